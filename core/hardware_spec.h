@@ -8,7 +8,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <map>
-#include <optional>
+#include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <vector>
 
@@ -53,9 +53,10 @@ struct HardwareSpec {
   bool operator==(const HardwareSpec&) const = default;
 };
 
+[[nodiscard]] HardwareSpec hardware_from_json(const nlohmann::ordered_json& document, const std::string& file);
 [[nodiscard]] HardwareSpec hardware_from_file(const std::filesystem::path& file);
 
-// Parses "auto|ID" in `folder` (configs/hardware): by id, letters and digits alone. UsageError lists the nearest ids.
+// The file of `folder` (configs/hardware) with that id; letters and digits alone count. UsageError lists the nearest ids.
 [[nodiscard]] HardwareSpec hardware_by_id(const std::filesystem::path& folder, const std::string& id);
 [[nodiscard]] std::vector<std::string> hardware_ids(const std::filesystem::path& folder);
 

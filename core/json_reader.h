@@ -1,6 +1,7 @@
 // Strict reading of JSON objects: every key is asked for by name, and what was not asked for is an error.
 //
-//   JsonReader r = JsonReader::from_file(path);
+//   const nlohmann::ordered_json document = json_from_file(path);
+//   JsonReader r(document, path.string());
 //   spec.memory_bytes = r.bytes("memory");          // "80 GiB"; a bare number is an error
 //   spec.name = r.string("name");
 //   for (JsonReader layer : r.array("layers")) ...

@@ -57,7 +57,8 @@ enum class CollectiveKind : std::uint8_t { AllGather, ReduceScatter, AllReduce, 
 [[nodiscard]] std::optional<CollectiveKind> collective_from_name(std::string_view name);
 
 enum class StreamKind : std::uint8_t { Compute, Gather, Reduce, Copy };
-[[nodiscard]] std::string_view stream_kind_name(StreamKind kind);
+[[nodiscard]] std::string_view stream_kind_name(StreamKind kind);  // "compute", ...
+[[nodiscard]] std::optional<StreamKind> stream_kind_from_name(std::string_view name);
 
 enum class Place : std::uint8_t { Device, Host };
 
@@ -89,7 +90,8 @@ struct Effect {
 
 // What limits a kernel's rate.
 enum class ComputeClass : std::uint8_t { Matmul, Attention, Elementwise, Reduction, Gather, Copy };
-[[nodiscard]] std::string_view compute_class_name(ComputeClass c);
+[[nodiscard]] std::string_view compute_class_name(ComputeClass c);  // "matmul", ...
+[[nodiscard]] std::optional<ComputeClass> compute_class_from_name(std::string_view name);
 
 struct KernelWork {
   ComputeClass compute = ComputeClass::Elementwise;
