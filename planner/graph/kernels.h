@@ -30,6 +30,7 @@ struct Kernels {
   LossForm loss = LossForm::TargetsGiven;
   bool grouped_attention = true;      // kernel takes fewer key/value heads; otherwise they are repeated first
   bool padding_mask = false;          // a mask of ones is passed and materialised (stock code only)
+  bool mask_per_layer = false;        // every layer makes its own additive mask (stock code); false: one for all layers of a window
   std::int32_t threads = 1;           // CPU only: scratch of the attention kernel grows with it
   bool operator==(const Kernels&) const = default;
 };

@@ -79,7 +79,7 @@ struct Few {
 struct Op {
   OpKind kind = OpKind::View;
   OpPass pass = OpPass::Forward;
-  Few<ValueId, 8> inputs;      // an unset id is an absent optional operand
+  Few<ValueId, 9> inputs;      // an unset id is an absent optional operand
   Few<ValueId, 4> outputs;
   double scalar = 0;           // AddScalar, MulScalar, PowScalar, attention scale, ...
   std::array<std::int64_t, 4> ints{};  // dims, slice bounds, flags: see op_kind.h

@@ -28,7 +28,7 @@ enum class OpKind : std::uint8_t {
 
   // Pointwise.
   Add, Sub, Mul,                    // a, b -> broadcast
-  AddScalar, MulScalar, PowScalar,  // x -> with scalar
+  AddScalar, MulScalar, DivScalar, PowScalar,  // x -> with scalar; an optional second input names the host scalar that stock code saves
   Div,                              // a, b
   Neg, Rsqrt, Cos, Sin,             // x
   LessEqual, GreaterThan, LogicalAnd, LogicalNot,  // -> bool
@@ -64,7 +64,7 @@ enum class OpKind : std::uint8_t {
   AttentionFlash,           // q, k, v -> out, logsumexp, rng state, unused
   AttentionFlashBackward,   // g, q, k, v, out, logsumexp, rng state, unused -> gq, gk, gv
   AttentionEfficient,       // q, k, v, (mask) -> out, logsumexp, seed, offset
-  AttentionEfficientBackward,  // g, q, k, v, out, logsumexp, (mask) ... -> gq, gk, gv
+  AttentionEfficientBackward,  // g, q, k, v, out, logsumexp, seed, offset, (mask) -> gq, gk, gv
 
   // End of a gradient: one contribution to the gradient of `parameter`.
   AccumulateGrad,  // g ->
