@@ -1,10 +1,12 @@
 // Gives a StepProgram time: StepProgram + HardwareSpec -> Timeline.
 //
-// An event engine: streams are in-order queues, a task starts when its stream is free and all it waits on has ended, collectives of one
-// axis share its links. Memory follows program order of the host, as an allocator sees it, and is byte-exact by category; the
-// instants are those of the task's kernels. With `synchronous`, every task waits for the one before it (the CPU runtime).
+// An event engine: streams are in-order queues, a task starts when its stream is free and all it waits on has ended, collectives
+// share links. Memory follows program order of the host, as an allocator sees it, and is byte-exact by category; the instants are
+// those of the compute stream's kernels (memory_levels.h). With `synchronous`, every task waits for the one before it (the CPU
+// runtime).
 //
 // Leaves out: allocator rounding and fragmentation. Units: bytes, integer nanoseconds. Same input, same Timeline.
+// Requires: validate(program) passes.
 #pragma once
 
 #include "core/hardware_spec.h"
