@@ -18,6 +18,7 @@
 #include "core/workload_spec.h"
 #include "planner/graph/kernels.h"
 #include "planner/graph/model_spec.h"
+#include "planner/graph/op_graph.h"
 #include "planner/graph/op_kind.h"
 
 namespace shardplan {
@@ -78,8 +79,12 @@ struct Plan {
 // Hex of a 64-bit hash of the canonical JSON: ranks compare it before any data moves.
 [[nodiscard]] std::string plan_hash(const Plan& plan);
 
-// What a plan is lowered from, rebuilt from the plan alone.
+// What a plan is lowered from, rebuilt from the plan alone. The table has the trainable selection applied.
 [[nodiscard]] ModelSpec model_of(const Plan& plan);
-[[nodiscard]] struct GraphRequest graph_request_of(const Plan& plan);
+[[nodiscard]] GraphRequest graph_request_of(const Plan& plan);
+
+// Words of plan files.
+[[nodiscard]] std::string_view accum_sync_name(AccumSync sync);
+[[nodiscard]] std::string_view init_path_name(InitPath init);
 
 }  // namespace shardplan
