@@ -7,8 +7,8 @@ function(shardplan_import_library target file)
   set_target_properties(${target} PROPERTIES
     IMPORTED_LOCATION "${torch_lib}/${file}"
     IMPORTED_NO_SONAME ON
-    INTERFACE_INCLUDE_DIRECTORIES "${torch_include};${torch_include}/torch/csrc/api/include"
-    INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${torch_include};${torch_include}/torch/csrc/api/include")
+    # Searched last: the tree brings its own fmt, which must not shadow the one that core is built with.
+    INTERFACE_COMPILE_OPTIONS "SHELL:-idirafter ${torch_include};SHELL:-idirafter ${torch_include}/torch/csrc/api/include")
 endfunction()
 
 shardplan_import_library(torch::c10 libc10.so)
