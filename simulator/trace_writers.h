@@ -1,4 +1,8 @@
 // Timelines for people's tools: Chrome/Perfetto trace JSON (one track per stream, one counter per memory category).
+//
+// Counters hold the level after the changes of an instant, in bytes; categories that never hold anything have no counter. Times are
+// microseconds with three decimals, so that nanoseconds survive. Same Timelines, same text.
+// Source: Chrome's Trace Event Format (events M, X and C), which ui.perfetto.dev opens.
 #pragma once
 
 #include <string>
