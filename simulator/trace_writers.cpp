@@ -31,17 +31,17 @@ class TraceText {
   bool first_ = true;
 };
 
-std::string quoted(std::string_view text) { return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace); }
+std::string json_text(std::string_view text) { return Json(text).dump(-1, ' ', true, Json::error_handler_t::replace); }
 
 void add_names(TraceText& trace, const Timeline& timeline, std::size_t process) {
   const std::string_view source = timeline.source == TimelineSource::Simulated ? "simulated" : "measured";
   const std::string name = fmt::format("{} {} rank {}", phase_name(timeline.phase), source, timeline.rank);
-  trace.add(fmt::format(R"("ph":"M","pid":{},"name":"process_name","args":{{"name":{}}})", process, quoted(name)));
+  trace.add(fmt::format(R"("ph":"M","pid":{},"name":"process_name","args":{{"name":{}}})", process, json_text(name)));
   trace.add(fmt::format(R"("ph":"M","pid":{0},"name":"process_sort_index","args":{{"sort_index":{0}}})", process));
   for (std::size_t stream = 0; stream < timeline.streams.size(); ++stream) {
     const std::string stream_name(stream_kind_name(timeline.streams[stream]));
     trace.add(fmt::format(R"("ph":"M","pid":{},"tid":{},"name":"thread_name","args":{{"name":{}}})", process, stream,
-                          quoted(stream_name)));
+                          json_text(stream_name)));
     trace.add(
         fmt::format(R"("ph":"M","pid":{0},"tid":{1},"name":"thread_sort_index","args":{{"sort_index":{1}}})", process, stream));
   }
@@ -52,7 +52,7 @@ void add_tasks(TraceText& trace, const Timeline& timeline, std::size_t process) 
     const std::string label = span.label.empty() ? std::string(task_kind_name(span.kind)) : span.label;
     trace.add(fmt::format(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}","args":{{"task":{},"micro_step":{},)"
                           R"("peak_requested_bytes":{},"after_requested_bytes":{}}})",
-                          process, span.stream.value, microseconds(span.start), microseconds(span.end - span.start), quoted(label),
+                          process, span.stream.value, microseconds(span.start), microseconds(span.end - span.start), json_text(label),
                           task_kind_name(span.kind), span.task.value, span.micro_step, span.peak_requested_bytes,
                           span.after_requested_bytes));
   }
@@ -60,7 +60,7 @@ void add_tasks(TraceText& trace, const Timeline& timeline, std::size_t process) 
 
 void add_counter(TraceText& trace, std::size_t process, std::chrono::nanoseconds at, const std::string& name, std::int64_t bytes) {
   trace.add(
-      fmt::format(R"("ph":"C","pid":{},"ts":{},"name":{},"args":{{"bytes":{}}})", process, microseconds(at), quoted(name), bytes));
+      fmt::format(R"("ph":"C","pid":{},"ts":{},"name":{},"args":{{"bytes":{}}})", process, microseconds(at), json_text(name), bytes));
 }
 
 // One sample per counter and instant: the level after all changes of that instant.
