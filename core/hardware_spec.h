@@ -61,4 +61,7 @@ struct HardwareSpec {
 [[nodiscard]] HardwareSpec hardware_by_id(const std::filesystem::path& folder, const std::string& id);
 [[nodiscard]] std::vector<std::string> hardware_ids(const std::filesystem::path& folder);
 
+// This machine's CPU ranks (core/local_hardware.h has its GPUs).
+[[nodiscard]] HardwareSpec local_cpu_hardware();
+
 }  // namespace shardplan

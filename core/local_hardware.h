@@ -16,8 +16,6 @@
 
 namespace shardplan {
 
-[[nodiscard]] HardwareSpec local_cpu_hardware();
-
 struct LocalGpu {
   std::string name;
   std::int64_t memory_bytes = 0;  // as the driver reports it, a little above what a process can use
