@@ -5,7 +5,7 @@
 // allocate inside its scope, so the scope is process-wide and every call is thread-safe.
 //
 // Left out: bytes that libraries take behind c10 (products' packing buffers of MKL, compiled kernels), and malloc's own overhead.
-// Freed blocks of at least 64 KiB are kept by malloc for reuse (see recycle_freed_pages), which changes no count.
+// recycle_freed_pages changes no count.
 #pragma once
 
 #include <chrono>
@@ -31,6 +31,9 @@ class CountingMeter final : public MemoryMeter {
  public:
   [[nodiscard]] MemoryReading read() const override;
   void restart_peak() override;
+  void start_log(std::chrono::steady_clock::time_point start) override;
+  void set_logged_task(TaskId task) override;
+  [[nodiscard]] std::vector<MemoryChange> take_log() override;
 };
 
 // What the code inside the scope allocates. `results` are the categories and bytes of the results it returns, in the order in which
@@ -48,10 +51,5 @@ class AllocationScope {
   AllocationScope(const AllocationScope&) = delete;
   AllocationScope& operator=(const AllocationScope&) = delete;
 };
-
-// Every change of the level, in order, for a measured Timeline. Times from `start`; packing scratch is left out.
-void start_memory_log(std::chrono::steady_clock::time_point start);
-void set_logged_task(TaskId task);
-[[nodiscard]] std::vector<MemoryChange> take_memory_log();
 
 }  // namespace shardplan

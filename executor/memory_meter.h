@@ -4,9 +4,12 @@
 // reported apart (workspace): its size depends on the processor.
 #pragma once
 
+#include <chrono>
 #include <cstdint>
+#include <vector>
 
 #include "core/memory_category.h"
+#include "core/timeline.h"
 
 namespace shardplan {
 
@@ -22,6 +25,11 @@ class MemoryMeter {
   virtual ~MemoryMeter() = default;
   [[nodiscard]] virtual MemoryReading read() const = 0;
   virtual void restart_peak() = 0;  // the peak starts again from the current level
+
+  // Every change of the level, in order, where the allocator can tell; packing scratch is left out. Times from `start`.
+  virtual void start_log(std::chrono::steady_clock::time_point) {}
+  virtual void set_logged_task(TaskId) {}
+  [[nodiscard]] virtual std::vector<MemoryChange> take_log() { return {}; }
 };
 
 }  // namespace shardplan

@@ -40,7 +40,8 @@ struct RankState {
   std::int64_t steps_done = 0;
   std::vector<FlatBuffer> constants;           // inverse frequencies, one for each graph storage of role Buffer
   std::vector<float> inverse_frequencies;      // on the host, what Load copies from
-  std::int64_t base_bytes = 0;                 // of the memory meter, before the program's first buffer
+  std::int64_t base_bytes = 0;                 // level of the memory meter when Load began: not the program's
+  CategoryBytes base_by_category;
 };
 
 // Tensors of the right sizes and dtypes, without memory. Requires: a graph whose plan this rank runs.
