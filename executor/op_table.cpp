@@ -61,6 +61,12 @@ std::array<std::int64_t, 6> leading_dims(std::int64_t rank) {
   return dims;
 }
 
+// A whole number for whole tensors: a fraction would make the result floating.
+at::Scalar number_for(const at::Tensor& x, double scalar) {
+  if (c10::isIntegralType(x.scalar_type(), /*includeBool=*/false)) return static_cast<std::int64_t>(scalar);
+  return scalar;
+}
+
 at::Tensor cat_of(const Op& op, std::span<at::Tensor> values) {
   std::array<at::Tensor, 8> parts;
   for (std::int32_t i = 0; i < op.inputs.count; ++i) parts[static_cast<std::size_t>(i)] = values[op.inputs[i].at()];
@@ -103,7 +109,7 @@ void run_op(const OpGraph& graph, const Op& op, std::span<at::Tensor> values, co
     case OpKind::Add: out(0) = at::add(in(0), in(1)); return;
     case OpKind::Sub: out(0) = at::sub(in(0), in(1)); return;
     case OpKind::Mul: out(0) = at::mul(in(0), in(1)); return;
-    case OpKind::AddScalar: out(0) = at::add(in(0), op.scalar); return;
+    case OpKind::AddScalar: out(0) = at::add(in(0), number_for(in(0), op.scalar)); return;
     case OpKind::MulScalar: out(0) = at::mul(in(0), op.scalar); return;
     case OpKind::DivScalar: out(0) = at::div(in(0), op.scalar); return;
     case OpKind::PowScalar: out(0) = at::pow(in(0), op.scalar); return;
@@ -140,9 +146,9 @@ void run_op(const OpGraph& graph, const Op& op, std::span<at::Tensor> values, co
     case OpKind::Mm: out(0) = at::mm(in(0), in(1)); return;
     case OpKind::Bmm: out(0) = at::bmm(in(0), in(1)); return;
 
-    case OpKind::Embedding: out(0) = at::embedding(in(0), in(1)); return;
+    case OpKind::Embedding: out(0) = at::embedding(in(0), in(1), op.ints[0]); return;
     case OpKind::EmbeddingDenseBackward:
-      out(0) = at::embedding_dense_backward(in(0), in(1), result().sizes[0], /*padding_idx=*/-1, /*scale_grad_by_freq=*/false);
+      out(0) = at::embedding_dense_backward(in(0), in(1), result().sizes[0], op.ints[0], /*scale_grad_by_freq=*/false);
       return;
     case OpKind::LogSoftmax: out(0) = at::_log_softmax(in(0), -1, /*half_to_float=*/in(0).scalar_type() != at::kFloat); return;
     case OpKind::LogSoftmaxBackward: out(0) = at::_log_softmax_backward_data(in(0), in(1), -1, torch_dtype(result().dtype)); return;

@@ -35,7 +35,7 @@ void scale_like_llama3(std::vector<float>& frequencies, const RopeSpec& rope) {
 
 }  // namespace
 
-std::vector<float> inverse_frequencies(const ModelSpec& model) {
+std::vector<float> rotary_frequencies(const ModelSpec& model) {
   const c10::InferenceMode no_autograd;
   const at::Tensor exponents = at::div(at::_to_copy(at::arange(0, model.head_dim, 2, at::kLong), at::kFloat), model.head_dim);
   const at::Tensor inverse = at::reciprocal(at::pow(model.rope.theta, exponents));

@@ -10,6 +10,6 @@
 
 namespace shardplan {
 
-[[nodiscard]] std::vector<float> inverse_frequencies(const ModelSpec& model);  // head_dim / 2 values
+[[nodiscard]] std::vector<float> rotary_frequencies(const ModelSpec& model);  // head_dim / 2 values
 
 }  // namespace shardplan
