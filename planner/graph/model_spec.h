@@ -52,7 +52,7 @@ struct ModelSpec {
   // Per layer: window in tokens, 0 = full causal attention.
   std::vector<std::int64_t> sliding_window;
   DType checkpoint_dtype = DType::F32;
-  std::int64_t pad_token_id = 0;
+  std::int64_t pad_token_id = -1;  // -1: none; its row of the embedding gets no gradient
   double initializer_range = 0.02;
   nlohmann::ordered_json config;  // the document as it was read
 };

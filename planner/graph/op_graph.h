@@ -105,6 +105,7 @@ struct OpGraph {
   ValueId ids, targets;             // [B, S] int64
   ValueId loss;                     // scalar fp32
   ValueId logits;                   // [B, S, V] compute dtype
+  ValueId input_gradient;           // of a part of a model whose input needs one; else unset
 
   [[nodiscard]] const Op& op(OpId id) const { return ops[id.at()]; }
   [[nodiscard]] const Value& value(ValueId id) const { return values[id.at()]; }

@@ -50,8 +50,8 @@ enum class OpKind : std::uint8_t {
   Bmm,        // a [n, i, k], b [n, k, j] -> [n, i, j]
 
   // Lookups and loss.
-  Embedding,               // W [V, H], ids -> [.., H]
-  EmbeddingDenseBackward,  // g, ids -> [V, H]
+  Embedding,               // W [V, H], ids -> [.., H]; ints[0] = row without gradient, -1 none
+  EmbeddingDenseBackward,  // g, ids -> [V, H]; ints[0] as in Embedding
   LogSoftmax,              // x -> fp32 over the last dim
   LogSoftmaxBackward,      // g, y -> input gradient
   NllLoss,                 // logp [T, V], targets [T] -> loss [], total_weight []; ints[0] = 1 mean, 2 sum; ignores -100

@@ -1,1 +1,148 @@
-// Placeholder.
+#include "planner/graph/parameter_table.h"
+
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <charconv>
+#include <regex>
+
+#include "core/error.h"
+#include "core/json_reader.h"
+
+namespace shardplan {
+namespace {
+
+class TableWriter {
+ public:
+  TableWriter(const ModelSpec& model, ParameterTable& table) : model_(model), table_(table) {}
+
+  void layer(std::int32_t index) {
+    layer_ = index;
+    prefix_ = fmt::format("model.layers.{}.", index);
+    const std::int64_t hidden = model_.hidden_size, mlp = model_.intermediate_size;
+    const std::int64_t q = model_.num_heads * model_.head_dim, kv = model_.num_kv_heads * model_.head_dim;
+    linear("self_attn.q_proj", ParameterPart::Attention, q, hidden, model_.qkv_bias);
+    linear("self_attn.k_proj", ParameterPart::Attention, kv, hidden, model_.qkv_bias);
+    linear("self_attn.v_proj", ParameterPart::Attention, kv, hidden, model_.qkv_bias);
+    linear("self_attn.o_proj", ParameterPart::Attention, hidden, q, model_.o_bias);
+    if (model_.qk_norm) {
+      add("self_attn.q_norm.weight", {model_.head_dim}, ParameterKind::Norm, ParameterPart::LayerNorm);
+      add("self_attn.k_norm.weight", {model_.head_dim}, ParameterKind::Norm, ParameterPart::LayerNorm);
+    }
+    linear("mlp.gate_proj", ParameterPart::Mlp, mlp, hidden, model_.mlp_bias);
+    linear("mlp.up_proj", ParameterPart::Mlp, mlp, hidden, model_.mlp_bias);
+    linear("mlp.down_proj", ParameterPart::Mlp, hidden, mlp, model_.mlp_bias);
+    add("input_layernorm.weight", {hidden}, ParameterKind::Norm, ParameterPart::LayerNorm);
+    add("post_attention_layernorm.weight", {hidden}, ParameterKind::Norm, ParameterPart::LayerNorm);
+    layer_ = -1;
+    prefix_.clear();
+  }
+
+  void add(std::string_view name, std::vector<std::int64_t> shape, ParameterKind kind, ParameterPart part) {
+    table_.parameters.push_back({.name = prefix_ + std::string(name), .shape = std::move(shape), .kind = kind, .part = part, .layer = layer_, .trainable = true});
+  }
+
+ private:
+  void linear(const std::string& name, ParameterPart part, std::int64_t out, std::int64_t in, bool has_bias) {
+    add(name + ".weight", {out, in}, ParameterKind::Matrix, part);
+    if (has_bias) add(name + ".bias", {out}, ParameterKind::Bias, part);
+  }
+
+  const ModelSpec& model_;
+  ParameterTable& table_;
+  std::string prefix_;
+  std::int32_t layer_ = -1;
+};
+
+bool matches(const std::string& name, const std::string& expression, const char* flag) {
+  try {
+    return std::regex_search(name, std::regex(expression));
+  } catch (const std::regex_error& error) {
+    throw UsageError(fmt::format("\"{}\" is no regular expression: {}", expression, error.what()), flag);
+  }
+}
+
+std::int64_t count_of_last(const std::string& word, const ModelSpec& model) {
+  const std::string_view digits = std::string_view(word).substr(5);
+  std::int64_t count = 0;
+  const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
+  if (error != std::errc{} || end != digits.data() + digits.size() || count < 1 || count > model.num_layers) {
+    throw UsageError(fmt::format("\"{}\" names no number of layers", word), "--train", fmt::format("last:1 to last:{}", model.num_layers));
+  }
+  return count;
+}
+
+// What one word of --train selects.
+class Selection {
+ public:
+  Selection(const std::string& word, const ParameterTable& table, const ModelSpec& model) : word_(word), is_tied_(table.head_is_tied), num_layers_(model.num_layers) {
+    if (word.starts_with("last:")) {
+      last_ = count_of_last(word, model);
+    } else if (!word.starts_with("regex:")) {
+      const std::vector<std::string> words = {"all", "head", "embed", "last:N", "norms", "biases", "regex:RE"};
+      if (std::find(words.begin(), words.end(), word) == words.end()) {
+        const std::string near = nearest(word, words);
+        throw UsageError(fmt::format("\"{}\" selects nothing that trains", word), "--train",
+                         fmt::format("one of {}{}", fmt::join(words, ", "), near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
+      }
+    }
+  }
+
+  [[nodiscard]] bool selects(const Parameter& parameter) const {
+    if (word_ == "all") return true;
+    if (word_ == "head") return parameter.part == ParameterPart::Head || (is_tied_ && parameter.part == ParameterPart::Embedding);
+    if (word_ == "embed") return parameter.part == ParameterPart::Embedding;
+    if (word_ == "norms") return parameter.kind == ParameterKind::Norm;
+    if (word_ == "biases") return parameter.kind == ParameterKind::Bias;
+    if (last_ > 0) return parameter.layer >= num_layers_ - last_;
+    return matches(parameter.name, word_.substr(std::string_view("regex:").size()), "--train");
+  }
+
+ private:
+  std::string word_;
+  bool is_tied_;
+  std::int64_t num_layers_;
+  std::int64_t last_ = 0;
+};
+
+}  // namespace
+
+std::int64_t ParameterTable::total_numel() const {
+  std::int64_t sum = 0;
+  for (const Parameter& parameter : parameters) sum += parameter.numel();
+  return sum;
+}
+
+std::int64_t ParameterTable::trainable_numel() const {
+  std::int64_t sum = 0;
+  for (const Parameter& parameter : parameters) sum += parameter.trainable ? parameter.numel() : 0;
+  return sum;
+}
+
+ParameterTable parameter_table(const ModelSpec& model) {
+  ParameterTable table;
+  table.head_is_tied = model.tied_embeddings;
+  TableWriter writer(model, table);
+  writer.add("model.embed_tokens.weight", {model.vocab_size, model.hidden_size}, ParameterKind::Embedding, ParameterPart::Embedding);
+  for (std::int32_t layer = 0; layer < model.num_layers; ++layer) writer.layer(layer);
+  writer.add("model.norm.weight", {model.hidden_size}, ParameterKind::Norm, ParameterPart::FinalNorm);
+  if (!model.tied_embeddings) writer.add("lm_head.weight", {model.vocab_size, model.hidden_size}, ParameterKind::Matrix, ParameterPart::Head);
+  table.buffers.push_back({"model.rotary_emb.inv_freq", {model.head_dim / 2}});
+  return table;
+}
+
+void select_trainable(ParameterTable& table, const ModelSpec& model, const std::vector<std::string>& train, const std::vector<std::string>& freeze) {
+  for (Parameter& parameter : table.parameters) parameter.trainable = false;
+  for (const std::string& word : train) {
+    const Selection selection(word, table, model);
+    for (Parameter& parameter : table.parameters) parameter.trainable = parameter.trainable || selection.selects(parameter);
+  }
+  for (const std::string& expression : freeze) {
+    for (Parameter& parameter : table.parameters) parameter.trainable = parameter.trainable && !matches(parameter.name, expression, "--freeze");
+  }
+  if (table.trainable_numel() == 0) {
+    throw UsageError(fmt::format("nothing is left to train: no parameter of {} is selected", model.name), "--train, --freeze", "select at least one parameter");
+  }
+}
+
+}  // namespace shardplan
