@@ -1,0 +1,1 @@
+// Counts a candidate plan without making its program.
