@@ -1,0 +1,1 @@
+// `plan validate`: truth documents against predictions.
