@@ -23,7 +23,7 @@ struct Event {
 // Who waits on whom, as counts and lists: the order of the lists does not matter, starts are ordered by TaskId.
 class Dependencies {
  public:
-  Dependencies(const StepProgram& program, bool synchronous) : unmet_(program.tasks.size()), first_(program.tasks.size() + 1) {
+  Dependencies(const ClockProgram& program, bool synchronous) : unmet_(program.tasks.size()), first_(program.tasks.size() + 1) {
     // Counting sort of edges by their source, so that a program of any size needs two allocations.
     each_edge(program, synchronous, [this](TaskId before, TaskId after) {
       ++first_[before.at() + 1];
@@ -46,15 +46,15 @@ class Dependencies {
 
  private:
   template <class Visit>
-  static void each_edge(const StepProgram& program, bool synchronous, Visit visit) {
-    std::vector<TaskId> last_of_stream(program.streams.size());
+  static void each_edge(const ClockProgram& program, bool synchronous, Visit visit) {
+    std::vector<TaskId> last_of_stream(static_cast<std::size_t>(program.num_streams));
     for (std::size_t i = 0; i < program.tasks.size(); ++i) {
-      const Task& task = program.tasks[i];
+      const ClockTask& task = program.tasks[i];
       const TaskId id(static_cast<std::int64_t>(i));
       TaskId& last = synchronous ? last_of_stream.front() : last_of_stream[task.stream.at()];
       if (last.is_set()) visit(last, id);
       last = id;
-      for (const TaskId awaited : task.waits_on) visit(awaited, id);
+      for (std::int32_t w = task.first_wait; w < task.end_wait; ++w) visit(program.waits[static_cast<std::size_t>(w)], id);
     }
   }
 
@@ -65,12 +65,8 @@ class Dependencies {
 
 class Clock {
  public:
-  Clock(const StepProgram& program, const HardwareSpec& hardware, const SimulateOptions& options)
-      : program_(program),
-        hardware_(hardware),
-        options_(options),
-        dependencies_(program, options.synchronous),
-        times_(program.tasks.size()) {}
+  Clock(const ClockProgram& program, bool synchronous)
+      : program_(program), dependencies_(program, synchronous), times_(program.tasks.size()) {}
 
   std::vector<TaskTimes> run() {
     for (std::size_t i = 0; i < program_.tasks.size(); ++i) {
@@ -100,23 +96,18 @@ class Clock {
         kernels_ended(event.task, now);
         break;
       case Step::TransferBegins:
-        network_.begin(event.task, costs_of(event.task).transfer, costs_of(event.task).links, now);
+        network_.begin(event.task, task_of(event.task).collective.transfer, task_of(event.task).collective.links, now);
         break;
     }
     return true;
   }
 
-  [[nodiscard]] const Task& task_of(TaskId id) const { return program_.tasks[id.at()]; }
-  [[nodiscard]] static bool kernels_first(const Task& task) { return task.kind == TaskKind::Gather; }
-  [[nodiscard]] CollectiveCost costs_of(TaskId id) const {
-    const CollectiveWork& work = *task_of(id).collective;
-    return collective_cost(work, program_.mesh[work.axis.at()], hardware_, options_.ranks_per_node);
-  }
+  [[nodiscard]] const ClockTask& task_of(TaskId id) const { return program_.tasks[id.at()]; }
 
   void start(TaskId id, nanoseconds now) {
     times_[id.at()].task.start = now;
     times_[id.at()].collective = {now, now};
-    if (task_of(id).collective && !kernels_first(task_of(id))) {
+    if (task_of(id).has_collective && !task_of(id).kernels_first) {
       start_collective(id, now);
     } else {
       start_kernels(id, now);
@@ -125,18 +116,16 @@ class Clock {
 
   void start_kernels(TaskId id, nanoseconds now) {
     times_[id.at()].kernels_start = now;
-    nanoseconds end = now;
-    for (const KernelWork& work : task_of(id).kernels) end += kernel_time(work, hardware_);
-    events_.add(end, {.task = id, .step = Step::KernelsEnd});
+    events_.add(now + task_of(id).kernels, {.task = id, .step = Step::KernelsEnd});
   }
 
   void start_collective(TaskId id, nanoseconds now) {
     times_[id.at()].collective.start = now;
-    events_.add(now + costs_of(id).latency, {.task = id, .step = Step::TransferBegins});
+    events_.add(now + task_of(id).collective.latency, {.task = id, .step = Step::TransferBegins});
   }
 
   void kernels_ended(TaskId id, nanoseconds now) {
-    if (task_of(id).collective && kernels_first(task_of(id))) {
+    if (task_of(id).has_collective && task_of(id).kernels_first) {
       start_collective(id, now);
     } else {
       end(id, now);
@@ -145,7 +134,7 @@ class Clock {
 
   void transfer_ended(TaskId id, nanoseconds now) {
     times_[id.at()].collective.end = now;
-    if (kernels_first(task_of(id))) {
+    if (task_of(id).kernels_first) {
       end(id, now);
     } else {
       start_kernels(id, now);
@@ -158,9 +147,7 @@ class Clock {
     dependencies_.ended(id, [&](TaskId follower) { start(follower, now); });
   }
 
-  const StepProgram& program_;
-  const HardwareSpec& hardware_;
-  const SimulateOptions& options_;
+  const ClockProgram& program_;
   Dependencies dependencies_;
   EventQueue<Event> events_;
   LinkNetwork network_;
@@ -170,9 +157,30 @@ class Clock {
 
 }  // namespace
 
-std::vector<TaskTimes> run_clock(const StepProgram& program, const HardwareSpec& hardware, const SimulateOptions& options) {
+ClockProgram clock_program(const StepProgram& program, const HardwareSpec& hardware, std::int32_t ranks_per_node) {
+  ClockProgram clock{.num_streams = static_cast<std::int32_t>(program.streams.size())};
+  clock.tasks.reserve(program.tasks.size());
+  for (const Task& task : program.tasks) {
+    ClockTask c{.stream = task.stream,
+                .kernels_first = task.kind == TaskKind::Gather,
+                .has_collective = task.collective.has_value(),
+                .first_wait = static_cast<std::int32_t>(clock.waits.size())};
+    for (const KernelWork& work : task.kernels) c.kernels += kernel_time(work, hardware);
+    if (task.collective) c.collective = collective_cost(*task.collective, program.mesh[task.collective->axis.at()], hardware, ranks_per_node);
+    clock.waits.insert(clock.waits.end(), task.waits_on.begin(), task.waits_on.end());
+    c.end_wait = static_cast<std::int32_t>(clock.waits.size());
+    clock.tasks.push_back(c);
+  }
+  return clock;
+}
+
+std::vector<TaskTimes> run_clock(const ClockProgram& program, bool synchronous) {
   if (program.tasks.empty()) return {};
-  return Clock(program, hardware, options).run();
+  return Clock(program, synchronous).run();
+}
+
+std::vector<TaskTimes> run_clock(const StepProgram& program, const HardwareSpec& hardware, const SimulateOptions& options) {
+  return run_clock(clock_program(program, hardware, options.ranks_per_node), options.synchronous);
 }
 
 }  // namespace shardplan
