@@ -34,7 +34,8 @@ struct Counter {
   MemoryCategory category = MemoryCategory::Temp;
   std::array<ExpectedResult, 8> results{};
   std::size_t num_results = 0, next_result = 0;
-  bool packs = false;
+  PackingScratch packing;
+  std::int64_t modelled_left = 0;  // of packing.modelled_bytes
 
   bool logs = false;
   std::chrono::steady_clock::time_point log_start;
@@ -58,7 +59,10 @@ struct Counter {
 
   MemoryCategory category_of(std::int64_t bytes) {
     if (next_result < num_results && results[next_result].bytes == bytes) return results[next_result++].category;
-    return packs ? MemoryCategory::Workspace : category;
+    if (!packing.packs) return category;
+    if (bytes > modelled_left) return MemoryCategory::Workspace;
+    modelled_left -= bytes;
+    return category;
   }
 };
 
@@ -133,14 +137,15 @@ AllocationScope::AllocationScope(MemoryCategory category) {
   c.category = category;
 }
 
-AllocationScope::AllocationScope(std::span<const ExpectedResult> results, bool packs) {
+AllocationScope::AllocationScope(std::span<const ExpectedResult> results, PackingScratch packing) {
   Counter& c = counter();
   const std::lock_guard hold(c.lock);
   CHECK(results.size() <= c.results.size(), "an op has at most eight results");
   std::copy(results.begin(), results.end(), c.results.begin());
   c.num_results = results.size();
   c.next_result = 0;
-  c.packs = packs;
+  c.packing = packing;
+  c.modelled_left = packing.modelled_bytes;
 }
 
 AllocationScope::~AllocationScope() {
@@ -148,7 +153,7 @@ AllocationScope::~AllocationScope() {
   const std::lock_guard hold(c.lock);
   c.category = MemoryCategory::Temp;
   c.num_results = c.next_result = 0;
-  c.packs = false;
+  c.packing = {};
 }
 
 void CountingMeter::start_log(std::chrono::steady_clock::time_point start) {

@@ -37,16 +37,21 @@ class CountingMeter final : public MemoryMeter {
 };
 
 // What the code inside the scope allocates. `results` are the categories and bytes of the results it returns, in the order in which
-// they are allocated; anything else is Temp, or workspace when `packs` (16-bit CPU products).
+// they are allocated; anything else is Temp. Of an op that packs (16-bit CPU products) only what fits into its modelled scratch is Temp, the
+// rest is workspace.
 struct ExpectedResult {
   std::int64_t bytes = 0;
   MemoryCategory category = MemoryCategory::Activation;
+};
+struct PackingScratch {
+  bool packs = false;
+  std::int64_t modelled_bytes = 0;
 };
 
 class AllocationScope {
  public:
   explicit AllocationScope(MemoryCategory category);
-  AllocationScope(std::span<const ExpectedResult> results, bool packs);
+  AllocationScope(std::span<const ExpectedResult> results, PackingScratch packing);
   ~AllocationScope();
   AllocationScope(const AllocationScope&) = delete;
   AllocationScope& operator=(const AllocationScope&) = delete;

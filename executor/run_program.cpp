@@ -26,7 +26,7 @@ struct RunOp {
   GradWrite grad = GradWrite::None;
   std::int32_t kernel = -1;
   at::Tensor slice;      // of the unit's flat gradient: AccumulateGrad, or an op that writes in place
-  bool packs = false;    // its packing scratch is counted apart
+  PackingScratch packing;
   bool makes_loss = false;
   std::int32_t first_result = 0, num_results = 0;  // range of Prepared::results
 };
@@ -160,7 +160,8 @@ void ProgramRunner::Prepared::prepare_ops() {
     for (const BodyOp& b : body->ops) {
       const Op& op = graph.op(b.op);
       RunOp run{.op = b.op, .grad = b.grad, .kernel = b.kernel};
-      run.packs = op_cost(graph, b.op).has_packing_scratch;
+      const OpCost cost = op_cost(graph, b.op);
+      run.packing = {cost.has_packing_scratch, cost.scratch_bytes};
       if (op.kind == OpKind::AccumulateGrad && b.grad != GradWrite::InPlace) {
         const ParameterId parameter = b.grad_target.is_set() ? b.grad_target : op.parameter;
         run.slice = gradient_slice(parameter, parameter_value(graph.table.parameters[parameter.at()]));
@@ -255,7 +256,7 @@ void ProgramRunner::Prepared::run_one(const RunOp& run) {
   }
   if (run.kernel < 0) return run_op(graph, op, values, scalars);
   const std::span<const ExpectedResult> expected(results.data() + run.first_result, static_cast<std::size_t>(run.num_results));
-  const AllocationScope scope(expected, run.packs);
+  const AllocationScope scope(expected, run.packing);
   if (run.grad == GradWrite::InPlace) {
     run_op_into(graph, op, values, run.slice);
   } else {

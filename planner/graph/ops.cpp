@@ -47,6 +47,13 @@ std::int64_t cpu_flash_backward_scratch(const OpGraph& graph, const Op& op) {
   return graph.kernels.threads * (8 * rows * columns + 4 * rows);
 }
 
+// A number operand becomes a tensor of 8 bytes, then one of the result's dtype where that differs; both live while the kernel runs
+// (c10 wrapped numbers, TensorIterator). The mean divides its sum by such a number. Measured; on CUDA numbers stay on the host.
+std::int64_t wrapped_number_scratch(DType dtype) {
+  constexpr std::int64_t kNumberBytes = 8;
+  return kNumberBytes + (dtype == DType::I64 || dtype == DType::F64 ? 0 : element_bytes(dtype));
+}
+
 }  // namespace
 
 OpCost op_cost(const OpGraph& graph, OpId id) {
@@ -79,12 +86,14 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
     case OpKind::ConstantPad:
     case OpKind::AccumulateGrad: work.compute = ComputeClass::Copy; break;
 
-    case OpKind::Add:
-    case OpKind::Sub:
-    case OpKind::Mul:
     case OpKind::AddScalar:
     case OpKind::MulScalar:
     case OpKind::DivScalar:
+      if (on_cpu) cost.scratch_bytes = wrapped_number_scratch(work.dtype);
+      [[fallthrough]];
+    case OpKind::Add:
+    case OpKind::Sub:
+    case OpKind::Mul:
     case OpKind::PowScalar:
     case OpKind::Div:
     case OpKind::Neg:
@@ -103,6 +112,8 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
       break;
 
     case OpKind::MeanLast:
+      if (on_cpu) cost.scratch_bytes = wrapped_number_scratch(work.dtype);
+      [[fallthrough]];
     case OpKind::SumLast:
     case OpKind::SumLeading:
     case OpKind::Sum:
