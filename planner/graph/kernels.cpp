@@ -2,19 +2,19 @@
 
 namespace shardplan {
 
-Kernels kernels_for(DeviceKind device, DType compute, bool grouped_heads, bool has_window) {
+Kernels kernels_for(DeviceKind device, DType compute, bool grouped_heads) {
   Kernels kernels;
   kernels.device = device;
+  // Of a layer with a mask: keys and values are repeated, and on CUDA the efficient kernel takes the place of flash.
   if (device == DeviceKind::Cpu) {
-    // Takes fewer key/value heads itself, but not together with a mask.
     kernels.attention = AttentionKernel::CpuFlash;
-    kernels.grouped_attention = grouped_heads && !has_window;
+    kernels.grouped_attention = grouped_heads;
     return kernels;
   }
+  // Flash works on 16-bit values and takes fewer key/value heads; the efficient kernel works on all, with equal numbers of heads.
   const bool is_16_bit = compute == DType::BF16 || compute == DType::F16;
-  // Flash takes 16-bit values and no mask; the efficient kernel takes both, but equal numbers of heads only.
-  kernels.attention = is_16_bit && !has_window ? AttentionKernel::CudaFlash : AttentionKernel::CudaEfficient;
-  kernels.grouped_attention = grouped_heads && kernels.attention == AttentionKernel::CudaFlash;
+  kernels.attention = is_16_bit ? AttentionKernel::CudaFlash : AttentionKernel::CudaEfficient;
+  kernels.grouped_attention = grouped_heads && is_16_bit;
   return kernels;
 }
 

@@ -35,8 +35,8 @@ struct Kernels {
   bool operator==(const Kernels&) const = default;
 };
 
-// What our own runtime uses: CPU flash on CPU; on CUDA flash for 16-bit, efficient or math for fp32.
-// `has_window`: some layer has a sliding window shorter than the sequence, so that an additive mask is needed.
-[[nodiscard]] Kernels kernels_for(DeviceKind device, DType compute, bool grouped_heads, bool has_window);
+// What our own runtime uses: CPU flash on CPU; on CUDA flash for 16-bit, efficient for fp32. A layer whose sliding window is shorter
+// than the sequence gets an additive mask and, on CUDA, the efficient kernel.
+[[nodiscard]] Kernels kernels_for(DeviceKind device, DType compute, bool grouped_heads);
 
 }  // namespace shardplan

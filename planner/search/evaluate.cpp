@@ -1,12 +1,16 @@
 #include "planner/search/evaluate.h"
 
+#include <algorithm>
 #include <utility>
 
-#include "core/units.h"
 #include "planner/graph/parameter_table.h"
+#include "planner/search/step_clock.h"
+#include "simulator/cost_model.h"
 
 namespace shardplan {
 namespace {
+
+using std::chrono::nanoseconds;
 
 bool has_window(const PlanRequest& request) {
   for (const std::int64_t window : request.model.sliding_window) {
@@ -23,15 +27,37 @@ Plan base_plan(const PlanRequest& request) {
   plan.device = request.hardware.device;
   plan.workload = request.workload;
   plan.num_nodes = request.nodes;
-  plan.kernels = kernels_for(request.hardware.device, request.workload.precision.compute, request.model.num_kv_heads != request.model.num_heads,
-                             has_window(request));
+  plan.kernels = kernels_for(request.hardware.device, request.workload.precision.compute, request.model.num_kv_heads != request.model.num_heads);
   return plan;
 }
 
+// Time of forward, recompute and backward alone.
+class ComputeFloor final : public TaskSink {
+ public:
+  void resident(const BufferKey&, std::int64_t, MemoryCategory) override {}
+  TaskId begin(const TaskHead&) override { return TaskId(num_tasks_++); }
+  void wait(TaskId) override {}
+  void allocate(const BufferKey&, std::int64_t, MemoryCategory) override {}
+  void release(const BufferKey&, std::int64_t) override {}
+  void kernel(const KernelWork&) override {}
+  void collective(const CollectiveWork&) override {}
+  void body(const SegmentBody& body, std::span<const OutsideDecision>) override { sum_ += nanoseconds(body.nanoseconds); }
+  void end() override {}
+  [[nodiscard]] nanoseconds sum() const { return sum_; }
+
+ private:
+  std::int64_t num_tasks_ = 0;
+  nanoseconds sum_{0};
+};
+
+// Micro-steps that QuickForecast times one by one; of more it guesses the middle ones, which is no bound.
+constexpr std::int32_t kMostTimedMicroSteps = 3;
+
 }  // namespace
 
-Evaluator::Evaluator(PlanRequest request) : request_(std::move(request)), base_(base_plan(request_)) {
-  segments_ = graphs_.of(base_).segments;
+Evaluator::Evaluator(PlanRequest request)
+    : request_(std::move(request)), base_(base_plan(request_)), synchronous_(request_.hardware.device == DeviceKind::Cpu) {
+  segments_ = batch_of(request_.knobs.micro_batch.value_or(1)).shared.segments;
 }
 
 Plan Evaluator::plan_of(const KnobChoice& choice) const {
@@ -40,20 +66,123 @@ Plan Evaluator::plan_of(const KnobChoice& choice) const {
   return plan;
 }
 
-PlannedChoice Evaluator::full(const KnobChoice& choice) {
-  PlannedChoice planned{.choice = choice, .plan = plan_of(choice)};
-  const SharedGraph& shared = graphs_.of(planned.plan);
-  const Lowered lowered = lower(planned.plan, shared.graph, shared.segments);
-  planned.forecast = forecast_plan(planned.plan, lowered, request_.hardware, capacity_bytes());
-  return planned;
+Evaluator::Batch& Evaluator::batch_of(std::int64_t micro_batch) {
+  const auto found = batches_.find(micro_batch);
+  if (found != batches_.end()) return found->second;
+  Plan plan = base_;
+  plan.micro_batch = micro_batch;
+  Batch batch;
+  batch.shared.graph = std::make_shared<const OpGraph>(build_graph(graph_request_of(plan)));
+  batch.shared.segments = segments_of(*batch.shared.graph);
+  Batch& kept = batches_[micro_batch] = std::move(batch);
+  WorkTimes times{.kernel_nanoseconds = [this](const KernelWork& work) { return kernel_time(work, request_.hardware).count(); },
+                  .collective_nanoseconds =
+                      [this](const CollectiveWork& work, std::int32_t degree, std::int32_t stride) {
+                        return collective_time(work, {.name = "", .degree = degree, .stride = stride}, request_.hardware, request_.ranks_per_node()).count();
+                      },
+                  .synchronous = synchronous_};
+  kept.quick = std::make_unique<QuickForecast>(*kept.shared.graph, kept.shared.segments,
+                                               BodyOptions{.reduce = request_.workload.precision.reduce, .rounding_bytes = request_.hardware.rounding_bytes},
+                                               std::move(times));
+  return kept;
+}
+
+const Evaluator::Units& Evaluator::units_of(const KnobChoice& choice) {
+  // With one unit for everything the root word means nothing.
+  const RootWord root = choice.units.form == UnitsWord::Form::Whole ? RootWord::Joint : choice.root;
+  const UnitsKey key{choice.units, root, choice.mesh.shard};
+  const auto found = units_.find(key);
+  if (found != units_.end()) return found->second;
+  Plan plan = base_;
+  plan.mesh = choice.mesh;
+  plan.units = expand_units(choice.units, root, ReshardWord::All, segments_);
+  const OpGraph& graph = *batches_.begin()->second.shared.graph;
+  Units units{.layouts = unit_layouts(graph, segments_, plan)};
+  units.places = parameter_places(graph, units.layouts);
+  return units_[key] = std::move(units);
+}
+
+const std::vector<SpanPlan>& Evaluator::spans_of(const RecomputeWord& word) {
+  const auto found = spans_.find(word);
+  return found != spans_.end() ? found->second : spans_[word] = expand_spans(word, segments_);
+}
+
+ScheduleInput Evaluator::input_of(const KnobChoice& choice) {
+  const Units& units = units_of(choice);
+  ScheduleInput input{.units = &units.layouts,
+                      .places = &units.places,
+                      .spans = spans_of(choice.recompute),
+                      .device = request_.hardware.device,
+                      .precision = request_.workload.precision,
+                      .mesh = choice.mesh,
+                      .grad_accum = choice.grad_accum,
+                      .accum_sync = choice.accum_sync,
+                      .prefetch = choice.prefetch,
+                      .init = choice.init,
+                      .clips = request_.workload.optimizer.clip_norm > 0};
+  // The unit of the last block is the last one that holds a segment of a layer.
+  SegmentId last_block;
+  for (std::size_t i = 0; i < segments_.all.size(); ++i) {
+    if (segments_.all[i].layer >= 0) last_block = SegmentId(static_cast<std::int64_t>(i));
+  }
+  for (const UnitLayout& unit : units.layouts) {
+    const bool holds_last = std::find(unit.segments.begin(), unit.segments.end(), last_block) != unit.segments.end();
+    input.reshard_after_forward.push_back(choice.reshard == ReshardWord::All || (choice.reshard == ReshardWord::AllButLast && !holds_last));
+  }
+  return input;
+}
+
+// [Note: which phases can be the peak] Step 2 holds at every task what step 1 holds, and the states from the start; evaluation holds what
+// the forward of step 2 holds, or less. Loading and saving have pieces of their own. So three phases decide.
+Figures Evaluator::bounds(const KnobChoice& choice) {
+  QuickForecast& quick = *batch_of(choice.micro_batch).quick;
+  const ScheduleInput input = input_of(choice);
+  const std::int64_t workspace = workspace_bytes(request_.hardware, Phase::Step2);
+  const QuickFigures step = quick.figures(input, Phase::Step2);
+  Figures f;
+  f.peak_allocated_bytes = std::max({step.peak_bytes + workspace, quick.figures(input, Phase::Save).peak_bytes + workspace,
+                                     quick.figures(input, Phase::Load).peak_bytes});
+  f.binding_bytes = device_estimate(f.peak_allocated_bytes, choice.mesh, request_.hardware).device.high_bytes;
+  if (choice.grad_accum <= kMostTimedMicroSteps) {
+    f.least_step = nanoseconds(step.nanoseconds);
+  } else {
+    StepClock clock(request_.hardware, choice.mesh, request_.ranks_per_node());
+    quick.emit(input, Phase::Step2, clock);
+    f.least_step = clock.least_duration(synchronous_);
+  }
+  return f;
+}
+
+nanoseconds Evaluator::step_time(const KnobChoice& choice) {
+  StepClock clock(request_.hardware, choice.mesh, request_.ranks_per_node());
+  batch_of(choice.micro_batch).quick->emit(input_of(choice), Phase::Step2, clock);
+  return clock.duration(synchronous_);
 }
 
 Figures Evaluator::quick(const KnobChoice& choice) {
-  const Forecast f = full(choice).forecast;
-  return {.peak_requested_bytes = f.peak_requested_bytes,
-          .peak_allocated_bytes = f.peak_allocated_bytes,
-          .binding_bytes = binding_bytes(f, request_.hardware),
-          .step = nanoseconds_from_seconds(f.step_seconds)};
+  Figures f = bounds(choice);
+  f.step = step_time(choice);
+  return f;
+}
+
+Lowered Evaluator::lowered(const Plan& plan) {
+  const SharedGraph& shared = batch_of(plan.micro_batch).shared;
+  return lower(plan, shared.graph, shared.segments);
+}
+
+PlannedChoice Evaluator::full(const KnobChoice& choice) {
+  PlannedChoice planned{.choice = choice, .plan = plan_of(choice)};
+  planned.forecast = forecast_plan(planned.plan, lowered(planned.plan), request_.hardware, capacity_bytes());
+  return planned;
+}
+
+nanoseconds Evaluator::compute_floor(const KnobChoice& choice) {
+  const std::tuple key{choice.recompute, choice.micro_batch, choice.grad_accum};
+  const auto found = floors_.find(key);
+  if (found != floors_.end()) return found->second;
+  ComputeFloor floor;
+  batch_of(choice.micro_batch).quick->emit(input_of(choice), Phase::Step2, floor);
+  return floors_[key] = floor.sum();
 }
 
 }  // namespace shardplan

@@ -28,7 +28,7 @@ GraphRequest request_of(const SmallGraph& g) {
   request.micro_batch = g.batch;
   request.seq_len = g.seq_len;
   request.compute = g.compute;
-  request.kernels = kernels_for(DeviceKind::Cpu, g.compute, g.model.heads != g.model.kv_heads, g.model.window > 0 && g.model.window < g.seq_len);
+  request.kernels = kernels_for(DeviceKind::Cpu, g.compute, g.model.heads != g.model.kv_heads);
   return request;
 }
 

@@ -3,7 +3,6 @@
 #include <cmath>
 #include <limits>
 
-#include "core/error.h"
 #include "core/units.h"
 
 namespace shardplan {
@@ -78,8 +77,8 @@ ValueId flash(GraphBuilder& build, ValueId q, ValueId k, ValueId v, double scale
 AttentionMasks::AttentionMasks(GraphBuilder& build, const std::vector<std::int64_t>& windows) : build_(build), windows_(windows) {
   const OpGraph& graph = build.graph();
   for (std::int64_t& window : windows_) {
-    // A window that reaches over the whole sequence is no window.
-    if (window >= graph.seq_len) window = 0;
+    // A window over the whole sequence is no window; stock code sees that only when it is longer than the sequence.
+    if (window > graph.seq_len || (window == graph.seq_len && !graph.kernels.mask_per_layer)) window = 0;
     if (window == 0 && !needs_causal_mask(graph.kernels)) continue;
     bool is_made = false;
     for (const OfWindow& made : made_) is_made = is_made || made.window == window;
@@ -106,8 +105,9 @@ ValueId AttentionMasks::allowed(std::int64_t window) {
 ValueId AttentionMasks::additive_from(ValueId allowed) {
   const ValueId zeros = build_.full(build_.sizes(allowed), 0.0, build_.graph().compute);
   const ValueId mask = build_.masked_fill_in_place(zeros, build_.unary(OpKind::LogicalNot, allowed), forbidden(build_.graph()));
-  if (build_.graph().kernels.attention != AttentionKernel::CudaEfficient) return mask;
-  // The efficient kernel reads rows that start at multiples of 16 elements.
+  const AttentionKernel kernel = build_.graph().kernels.attention;
+  if (kernel != AttentionKernel::CudaEfficient && kernel != AttentionKernel::CudaFlash) return mask;
+  // The efficient kernel, which serves masks on CUDA, reads rows that start at multiples of 16 elements.
   const std::int64_t s = build_.graph().seq_len, pad = round_up(s, 16) - s;
   return pad == 0 ? mask : build_.slice(build_.pad_last(mask, 0, pad, 0.0), 3, 0, s);
 }
@@ -137,10 +137,12 @@ ValueId attend(GraphBuilder& build, ValueId q, ValueId k, ValueId v, ValueId mas
       out = build.attention(OpKind::AttentionCpu, q, k, v, mask, scale, !mask.is_set());
       break;
     case AttentionKernel::CudaFlash:
-      CHECK(!mask.is_set(), "flash attention on CUDA takes no mask");
-      out = flash(build, q, k, v, scale);
-      break;
     case AttentionKernel::CudaEfficient:
+      // Flash takes no mask: a layer that has one is served by the efficient kernel.
+      if (kernels.attention == AttentionKernel::CudaFlash && !mask.is_set()) {
+        out = flash(build, q, k, v, scale);
+        break;
+      }
       if (mask.is_set()) mask = build.expand(mask, Dims{batch, heads, tokens, tokens});
       out = build.attention(OpKind::AttentionEfficient, q, k, v, mask, scale, !mask.is_set());
       break;
