@@ -12,13 +12,6 @@ namespace {
 
 using std::chrono::nanoseconds;
 
-bool has_window(const PlanRequest& request) {
-  for (const std::int64_t window : request.model.sliding_window) {
-    if (window > 0 && window < request.workload.seq_len) return true;
-  }
-  return false;
-}
-
 Plan base_plan(const PlanRequest& request) {
   Plan plan;
   plan.model_name = request.model.name;
