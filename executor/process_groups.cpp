@@ -204,6 +204,21 @@ void RankWorld::all_sum(std::span<double> values) {
   });
 }
 
+std::vector<std::string> RankWorld::gather_texts(const std::string& what, const std::string& text) {
+  if (place_.world == 1) return {text};
+  std::vector<std::string> texts;
+  exchange(fmt::format("gathering {}", what), place_.rank, [&] {
+    const auto key = [&](std::int32_t rank) { return fmt::format("gather/{}/{}", what, rank); };
+    held_->store->set(key(place_.rank), bytes_of(text));
+    if (place_.rank != 0) return;
+    for (std::int32_t r = 0; r < place_.world; ++r) {
+      const std::vector<std::uint8_t> bytes = held_->store->get(key(r));
+      texts.emplace_back(bytes.begin(), bytes.end());
+    }
+  });
+  return texts;
+}
+
 void RankWorld::barrier() {
   double nothing = 0;
   all_sum({&nothing, 1});

@@ -47,6 +47,8 @@ class RankWorld {
   void agree(const std::string& what, const std::string& value, const std::string& remedy);
 
   void all_sum(std::span<double> values);
+  // Every rank's text, by rank, on rank 0; empty elsewhere. Passes through the store: for reports, not for data.
+  [[nodiscard]] std::vector<std::string> gather_texts(const std::string& what, const std::string& text);
   void barrier();
   [[nodiscard]] std::unique_ptr<Transfer> send(at::Tensor tensor, std::int32_t to);
   [[nodiscard]] std::unique_ptr<Transfer> receive(at::Tensor tensor, std::int32_t from);
