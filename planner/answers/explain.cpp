@@ -100,7 +100,7 @@ std::string mesh_text(const MeshDegrees& mesh) {
 KnobSpace open_space(const Evaluator& evaluator) {
   PlanRequest open = evaluator.request();
   open.knobs = {};
-  return knob_space(open, open.model.num_layers);
+  return knob_space(open);
 }
 
 }  // namespace
@@ -133,12 +133,13 @@ std::vector<Explanation> explain(const Found& best, Evaluator& evaluator) {
   // Another mesh changes what one micro-step must hold of a global batch; the micro-batch stays, accumulation follows.
   for (const MeshDegrees& mesh : space.meshes) vary(mesh_text(mesh), [&](KnobChoice& c) { c.mesh = mesh; });
   finish("mesh", mesh_text(chosen.mesh), knobs.shard_degree || knobs.replicate_degree);
-  for (const UnitsWord& units : space.units) {
-    vary(text_from_units(units), [&](KnobChoice& c) { c.units = units; });
+  for (const Wrapping& wrapping : space.wrappings) {
+    const bool is_whole = wrapping.units.form == UnitsWord::Form::Whole;
+    if (is_whole || wrapping.root == chosen.root) vary(text_from_units(wrapping.units), [&](KnobChoice& c) { c.units = wrapping.units; });
   }
   finish("units", text_from_units(chosen.units), knobs.units.has_value());
   if (chosen.units.form != UnitsWord::Form::Whole) {
-    for (const RootWord root : space.roots) vary(text_from_root(root), [&](KnobChoice& c) { c.root = root; });
+    for (const RootWord root : {RootWord::Split, RootWord::Joint}) vary(text_from_root(root), [&](KnobChoice& c) { c.root = root; });
     finish("root", text_from_root(chosen.root), knobs.root.has_value());
   }
   for (const ReshardWord reshard : space.reshards) vary(text_from_reshard(reshard), [&](KnobChoice& c) { c.reshard = reshard; });
@@ -152,7 +153,7 @@ std::vector<Explanation> explain(const Found& best, Evaluator& evaluator) {
     if (chosen.micro_batch > 1) vary(std::to_string(chosen.micro_batch - 1), [](KnobChoice& c) { --c.micro_batch; });
     vary(std::to_string(chosen.micro_batch + 1), [](KnobChoice& c) { ++c.micro_batch; });
   } else {
-    for (const BatchShape& shape : batch_shapes(request, request.workload.global_batch)) {
+    for (const BatchShape& shape : batch_shapes(request)) {
       if (shape.micro_batch == chosen.micro_batch || (shape.grad_accum > 1 && chosen.grad_accum > 1 && shape.accum_sync != chosen.accum_sync)) continue;
       if (shape.accum_sync == AccumSync::Last && chosen.grad_accum == 1) continue;
       vary(fmt::format("{} x {}", shape.micro_batch, shape.grad_accum), [&](KnobChoice& c) {

@@ -31,12 +31,15 @@ Answer make_answer(const PlanRequest& request, const AnswerOptions& options) {
     answer.alternatives = alternatives(*found.best, evaluator, options.num_alternatives);
     return answer;
   }
+  // Its step time was never needed; explanations compare with it.
+  Found closest = *found.closest;
+  closest.figures.step = evaluator.step_time(closest.choice);
   Infeasible infeasible;
-  infeasible.closest = evaluator.full(found.closest.choice);
+  infeasible.closest = evaluator.full(found.closest->choice);
   infeasible.binding = binding_text(infeasible.closest, request);
-  infeasible.short_by_bytes = found.closest.figures.binding_bytes - request.capacity_bytes();
+  infeasible.short_by_bytes = found.closest->figures.binding_bytes - request.capacity_bytes();
   infeasible.remedies = remedies(request, options.hardware_configs);
-  answer.explanation = explain(found.closest, evaluator);
+  answer.explanation = explain(closest, evaluator);
   answer.infeasible = std::move(infeasible);
   return answer;
 }

@@ -135,8 +135,11 @@ std::vector<Change> raised_limit(const PlanRequest& request) {
   if (!request.memory_limit_bytes || *request.memory_limit_bytes >= request.hardware.usable_memory_bytes) return {};
   PlanRequest open = request;
   open.memory_limit_bytes = std::nullopt;
+  open.objective = Objective::Memory;
   Evaluator evaluator(open);
-  const std::int64_t needs = search(evaluator).closest.figures.binding_bytes;
+  const SearchResult found = search(evaluator);
+  const std::int64_t needs = (found.best ? *found.best : *found.closest).figures.binding_bytes;
+  if (!found.best) return {};
   constexpr std::int64_t kMiB = std::int64_t{1} << 20;
   const std::int64_t mebibytes = (needs + kMiB - 1) / kMiB;
   Change change{.text = fmt::format("--memory-limit {}MiB", mebibytes), .request = request};

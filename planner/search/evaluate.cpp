@@ -75,7 +75,7 @@ Evaluator::Batch& Evaluator::batch_of(std::int64_t micro_batch) {
                       },
                   .synchronous = synchronous_};
   kept.quick = std::make_unique<QuickForecast>(*kept.shared.graph, kept.shared.segments,
-                                               BodyOptions{.reduce = request_.workload.precision.reduce, .rounding_bytes = request_.hardware.rounding_bytes},
+                                               BodyOptions{.reduce = request_.workload.precision.reduce, .rounding_bytes = allocator_rounding_bytes(request_.hardware)},
                                                std::move(times));
   return kept;
 }

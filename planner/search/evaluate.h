@@ -1,12 +1,18 @@
 // Figures of single points of the knob space, for one request: the quick ones the search compares, the full ones an answer shows.
 //
-// Both give the same bytes and the same step time; the quick ones leave out everything else (property test: quick equals full).
-// Keeps the graphs it built: one per micro-batch.
+// Quick and full figures are equal (property test): bytes come from the same schedule as the program, time from the same clock as the
+// simulation. Keeps what it compiled: graphs and bodies by micro-batch, unit layouts by words.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <tuple>
+#include <utility>
 
+#include "planner/lowering/quick_forecast.h"
 #include "planner/search/forecast.h"
 #include "planner/search/request.h"
 
@@ -19,10 +25,10 @@ struct PlannedChoice {
 };
 
 struct Figures {
-  std::int64_t peak_requested_bytes = 0;
   std::int64_t peak_allocated_bytes = 0;
-  std::int64_t binding_bytes = 0;      // to be compared with the capacity; see binding_bytes(Forecast)
-  std::chrono::nanoseconds step{0};    // one optimizer step
+  std::int64_t binding_bytes = 0;            // to be compared with the capacity; see binding_bytes(Forecast)
+  std::chrono::nanoseconds least_step{0};    // never above `step`
+  std::chrono::nanoseconds step{0};          // one optimizer step; 0 until asked for
 };
 
 class Evaluator {
@@ -35,8 +41,19 @@ class Evaluator {
 
   // The plan with every decision of the choice expanded.
   [[nodiscard]] Plan plan_of(const KnobChoice& choice) const;
+
+  // Bytes exact, time from below: tens of microseconds.
+  [[nodiscard]] Figures bounds(const KnobChoice& choice);
+  // Time exact too: about ten times as long.
+  [[nodiscard]] std::chrono::nanoseconds step_time(const KnobChoice& choice);
   [[nodiscard]] Figures quick(const KnobChoice& choice);
+  // Lowered, counted and simulated in full: milliseconds.
   [[nodiscard]] PlannedChoice full(const KnobChoice& choice);
+  [[nodiscard]] Lowered lowered(const Plan& plan);
+
+  // What forward, recompute and backward of all micro-steps take on the compute stream: below the step time of every choice with this
+  // batch shape and recompute word, whatever the mesh, the units, and the gathers.
+  [[nodiscard]] std::chrono::nanoseconds compute_floor(const KnobChoice& choice);
 
   // Tokens of one rank in a step.
   [[nodiscard]] std::int64_t tokens(const KnobChoice& choice) const {
@@ -44,9 +61,28 @@ class Evaluator {
   }
 
  private:
+  struct Batch {
+    SharedGraph shared;
+    std::unique_ptr<QuickForecast> quick;
+  };
+  struct Units {
+    std::vector<UnitLayout> layouts;
+    std::vector<ParameterPlace> places;
+  };
+  using UnitsKey = std::tuple<UnitsWord, RootWord, std::int32_t>;  // last: shard degree
+
+  Batch& batch_of(std::int64_t micro_batch);
+  const Units& units_of(const KnobChoice& choice);
+  [[nodiscard]] const std::vector<SpanPlan>& spans_of(const RecomputeWord& word);
+  [[nodiscard]] ScheduleInput input_of(const KnobChoice& choice);
+
   PlanRequest request_;
   Plan base_;           // all but the decisions
-  GraphCache graphs_;
+  bool synchronous_ = false;
+  std::map<std::int64_t, Batch> batches_;
+  std::map<UnitsKey, Units> units_;
+  std::map<RecomputeWord, std::vector<SpanPlan>> spans_;
+  std::map<std::tuple<RecomputeWord, std::int64_t, std::int32_t>, std::chrono::nanoseconds> floors_;
   Segments segments_;   // do not depend on the batch
 };
 

@@ -20,7 +20,8 @@ std::int64_t middle(const ByteRange& range) { return range.low_bytes + (range.hi
 
 PhaseForecast phase_forecast(const StepProgram& program, const HardwareSpec& hardware) {
   const MemoryCount requested = count_memory(program);
-  MemoryCount allocated = hardware.rounding_bytes == 1 ? requested : count_memory(program, hardware.rounding_bytes);
+  const std::int64_t rounding_bytes = allocator_rounding_bytes(hardware);
+  MemoryCount allocated = rounding_bytes == 1 ? requested : count_memory(program, rounding_bytes);
   const std::int64_t workspace = workspace_bytes(hardware, program.phase);
   allocated.peak_bytes += workspace;
   allocated.at_peak[MemoryCategory::Workspace] += workspace;
@@ -49,6 +50,8 @@ double model_flops(const StepProgram& program) {
 std::int64_t binding_bytes(const Forecast& forecast, const HardwareSpec& hardware) {
   return hardware.device == DeviceKind::Cpu ? forecast.peak_requested_bytes : forecast.estimate.device.high_bytes;
 }
+
+std::int64_t allocator_rounding_bytes(const HardwareSpec& hardware) { return hardware.device == DeviceKind::Cpu ? 1 : hardware.rounding_bytes; }
 
 // Matrix products take one workspace per handle and stream from the allocator: 8,519,680 B, from compute capability 9.0 on 32 MiB. Our
 // runtime runs products on one stream of one thread, and the Lt interface shares the workspace in the version that is linked.
@@ -120,14 +123,6 @@ std::vector<Timeline> timelines_of(const Plan& plan, const Lowered& lowered, con
   std::vector<Timeline> result;
   for (const LoweredProgram& phase : lowered.phases) result.push_back(simulate(phase.program, hardware, options_for(plan, hardware)));
   return result;
-}
-
-const SharedGraph& GraphCache::of(const Plan& plan) {
-  const auto it = by_micro_batch_.find(plan.micro_batch);
-  if (it != by_micro_batch_.end()) return it->second;
-  auto graph = std::make_shared<const OpGraph>(build_graph(graph_request_of(plan)));
-  Segments segments = segments_of(*graph);
-  return by_micro_batch_[plan.micro_batch] = {std::move(graph), std::move(segments)};
 }
 
 }  // namespace shardplan

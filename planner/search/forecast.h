@@ -9,7 +9,6 @@
 #pragma once
 
 #include <cstdint>
-#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -68,6 +67,9 @@ struct Forecast {
 // Bytes that must stay below the capacity: the high end of the device estimate; on CPU ranks the requested peak.
 [[nodiscard]] std::int64_t binding_bytes(const Forecast& forecast, const HardwareSpec& hardware);
 
+// Blocks of the allocator; CPU ranks are counted as requested.
+[[nodiscard]] std::int64_t allocator_rounding_bytes(const HardwareSpec& hardware);
+
 // Of matrix products, once they have run: inside allocated memory.
 [[nodiscard]] std::int64_t workspace_bytes(const HardwareSpec& hardware, Phase phase);
 
@@ -83,12 +85,4 @@ struct SharedGraph {
   std::shared_ptr<const OpGraph> graph;
   Segments segments;
 };
-class GraphCache {
- public:
-  [[nodiscard]] const SharedGraph& of(const Plan& plan);
-
- private:
-  std::map<std::int64_t, SharedGraph> by_micro_batch_;
-};
-
 }  // namespace shardplan

@@ -1,6 +1,6 @@
-#include <algorithm>
+#include "planner/search/knob_space.h"
 
-#include "planner/search/search.h"
+#include <algorithm>
 
 namespace shardplan {
 namespace {
@@ -55,43 +55,52 @@ InitPath init_of(const PlanRequest& request) {
 
 }  // namespace
 
-KnobSpace knob_space(const PlanRequest& request, std::int64_t num_layers) {
+KnobSpace knob_space(const PlanRequest& request) {
   const FixedKnobs& knobs = request.knobs;
-  return {.meshes = meshes_of(request),
-          .units = fixed_or(knobs.units, units_of(num_layers)),
-          .roots = fixed_or(knobs.root, {RootWord::Split, RootWord::Joint}),
-          .reshards = fixed_or(knobs.reshard, {ReshardWord::All, ReshardWord::AllButLast, ReshardWord::None}),
-          .recomputes = fixed_or(knobs.recompute, recomputes_of(num_layers)),
-          .prefetches = fixed_or(knobs.prefetch, {1, 0, 2}),
-          .inits = {knobs.init.value_or(init_of(request))}};
+  const std::int64_t num_layers = request.model.num_layers;
+  KnobSpace space{.meshes = meshes_of(request),
+                  .reshards = fixed_or(knobs.reshard, {ReshardWord::All, ReshardWord::AllButLast, ReshardWord::None}),
+                  .recomputes = fixed_or(knobs.recompute, recomputes_of(num_layers)),
+                  .prefetches = fixed_or(knobs.prefetch, {1, 0, 2}),
+                  .init = knobs.init.value_or(init_of(request))};
+  for (const UnitsWord& units : fixed_or(knobs.units, units_of(num_layers))) {
+    for (const RootWord root : fixed_or(knobs.root, {RootWord::Split, RootWord::Joint})) {
+      const bool is_whole = units.form == UnitsWord::Form::Whole;
+      // A given root word excludes the unit that has none; without one, the unit counts once.
+      if (is_whole && (knobs.root || root == RootWord::Joint)) continue;
+      space.wrappings.push_back({units, root});
+    }
+  }
+  return space;
 }
 
 bool has_free_batch(const PlanRequest& request) { return !request.knobs.micro_batch && request.workload.global_batch == 0; }
 
-std::vector<BatchShape> batch_shapes(const PlanRequest& request, std::int64_t most) {
+std::vector<BatchShape> shapes_with_micro_batch(const PlanRequest& request, std::int64_t micro_batch) {
   const FixedKnobs& knobs = request.knobs;
-  std::vector<BatchShape> shapes;
-  const auto add = [&](std::int64_t micro_batch, std::int64_t grad_accum) {
-    if (knobs.grad_accum.value_or(grad_accum) != grad_accum || knobs.micro_batch.value_or(micro_batch) != micro_batch) return;
-    // With one micro-step the two words are one program: `every` stands for both.
-    for (const AccumSync sync : {AccumSync::Every, AccumSync::Last}) {
-      if (grad_accum == 1 && sync == AccumSync::Last) continue;
-      if (grad_accum > 1 && knobs.accum_sync.value_or(sync) != sync) continue;
-      shapes.push_back({.micro_batch = micro_batch, .grad_accum = static_cast<std::int32_t>(grad_accum), .accum_sync = sync});
-    }
-  };
-  if (request.workload.global_batch == 0) {
-    const std::int64_t accum = knobs.grad_accum.value_or(1);
-    if (knobs.micro_batch) {
-      add(*knobs.micro_batch, accum);
-    } else {
-      for (std::int64_t b = 1; b <= most; ++b) add(b, accum);
-    }
-    return shapes;
+  if (knobs.micro_batch.value_or(micro_batch) != micro_batch) return {};
+  std::int64_t grad_accum = knobs.grad_accum.value_or(1);
+  if (request.workload.global_batch > 0) {
+    const std::int64_t per_rank = request.workload.global_batch / request.gpus;
+    if (per_rank % micro_batch != 0) return {};
+    grad_accum = per_rank / micro_batch;
+    if (knobs.grad_accum.value_or(static_cast<std::int32_t>(grad_accum)) != grad_accum) return {};
   }
-  const std::int64_t per_rank = request.workload.global_batch / request.gpus;
-  for (std::int64_t b = 1; b <= std::min(most, per_rank); ++b) {
-    if (per_rank % b == 0) add(b, per_rank / b);
+  // With one micro-step the two words are one program: `every` stands for both.
+  if (grad_accum == 1) return {{.micro_batch = micro_batch}};
+  std::vector<BatchShape> shapes;
+  for (const AccumSync sync : fixed_or(knobs.accum_sync, {AccumSync::Every, AccumSync::Last})) {
+    shapes.push_back({.micro_batch = micro_batch, .grad_accum = static_cast<std::int32_t>(grad_accum), .accum_sync = sync});
+  }
+  return shapes;
+}
+
+std::vector<BatchShape> batch_shapes(const PlanRequest& request) {
+  std::vector<BatchShape> shapes;
+  const std::int64_t most = request.workload.global_batch > 0 ? request.workload.global_batch / request.gpus : request.knobs.micro_batch.value_or(1);
+  for (std::int64_t b = 1; b <= most; ++b) {
+    const std::vector<BatchShape> of_b = shapes_with_micro_batch(request, b);
+    shapes.insert(shapes.end(), of_b.begin(), of_b.end());
   }
   return shapes;
 }

@@ -1,0 +1,41 @@
+// The clock's view of a step, made straight from the schedule: what simulate() would time, without making the program.
+//
+// Law (tests): run_clock on it ends when simulate() of the full program ends, to the nanosecond.
+#pragma once
+
+#include <chrono>
+
+#include "core/hardware_spec.h"
+#include "planner/lowering/task_sink.h"
+#include "simulator/engine.h"
+
+namespace shardplan {
+
+class StepClock final : public TaskSink {
+ public:
+  // Bodies handed to this must carry their time (BodyOptions::kernel_nanoseconds).
+  StepClock(const HardwareSpec& hardware, const MeshDegrees& mesh, std::int32_t ranks_per_node);
+
+  void resident(const BufferKey&, std::int64_t, MemoryCategory) override {}
+  TaskId begin(const TaskHead& head) override;
+  void wait(TaskId earlier) override;
+  void allocate(const BufferKey&, std::int64_t, MemoryCategory) override {}
+  void release(const BufferKey&, std::int64_t) override {}
+  void kernel(const KernelWork& work) override;
+  void collective(const CollectiveWork& work) override;
+  void body(const SegmentBody& body, std::span<const OutsideDecision> decisions) override;
+  void end() override;
+
+  // With collectives sharing links.
+  [[nodiscard]] std::chrono::nanoseconds duration(bool synchronous) const;
+  // With every collective alone on its links: never above duration().
+  [[nodiscard]] std::chrono::nanoseconds least_duration(bool synchronous) const;
+
+ private:
+  const HardwareSpec& hardware_;
+  MeshAxis axes_[2];  // by AxisId
+  std::int32_t ranks_per_node_;
+  ClockProgram program_;
+};
+
+}  // namespace shardplan
