@@ -156,7 +156,9 @@ void read(const Setting& setting, CachingAllocatorOptions& options) {
   } else if (contains(kTruthsWithoutEffect, key)) {
     static_cast<void>(truth(setting));
   } else if (contains(kNumbersWithoutEffect, key)) {
-    static_cast<void>(whole_number(setting, setting.value));
+    const std::int64_t number = whole_number(setting, setting.value);
+    if (key == "pinned_num_register_threads" && (number > 128 || !std::has_single_bit(static_cast<std::uint64_t>(number))))
+      refuse(key + " is " + setting.value, "give a power of two up to 128");
   } else {
     std::vector<std::string> known = {
         "max_split_size_mb",           "max_non_split_rounding_mb", "large_segment_size_mb", "garbage_collection_threshold",
