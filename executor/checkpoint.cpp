@@ -70,12 +70,8 @@ void ModelSaver::save(UnitId unit, const std::vector<GroupState>& groups, std::s
   const UnitLayout& layout = lowered_.units[unit.at()];
   for (std::size_t g = 0; g < groups.size(); ++g) {
     const at::Tensor& stretch = groups[g].sharded_param.flat;
-    if (stretch.is_cpu()) {
-      host_pieces_.assign(pieces.begin(), pieces.end());
-    } else if (host_pieces_.empty()) {
-      for (int i = 0; i < 2; ++i) host_pieces_.push_back(at::empty({kPieceBytes}, at::kByte));
-    }
-    const std::vector<at::Tensor> buffers = pieces_as(stretch.scalar_type(), host_pieces_);
+    const std::span<const at::Tensor> through = stretch.is_cpu() ? pieces : host_pieces(host_pieces_);
+    const std::vector<at::Tensor> buffers = pieces_as(stretch.scalar_type(), through);
     // One replica is enough: ranks whose other indices are all zero.
     if (world_.rank() == 0) {
       for (const std::int32_t from : ranks_on_axis(shard_axis_, 0)) collect_stretch(layout.groups[g], from, stretch, buffers);

@@ -117,6 +117,11 @@ std::vector<at::Tensor> pieces_as(at::ScalarType dtype, std::span<const at::Tens
   return views;
 }
 
+std::span<const at::Tensor> host_pieces(std::vector<at::Tensor>& kept) {
+  while (kept.size() < 2) kept.push_back(at::empty({kPieceBytes}, at::kByte));
+  return kept;
+}
+
 MeshAxis shard_axis_of(const Lowered& lowered) {
   for (const MeshAxis& axis : lowered.phases.front().program.mesh) {
     if (axis.name == "shard") return axis;
@@ -136,17 +141,13 @@ void ModelLoader::load(UnitId unit, std::vector<GroupState>& groups, std::span<c
     const FlatGroup& group = layout.groups[g];
     const at::Tensor& stretch = groups[g].sharded_param.flat;
     mark_unset(stretch);
-    if (stretch.is_cpu()) {
-      host_pieces_.assign(pieces.begin(), pieces.end());
-    } else if (host_pieces_.empty()) {
-      for (int i = 0; i < 2; ++i) host_pieces_.push_back(at::empty({kPieceBytes}, at::kByte));
-    }
-    if (stored_ != nullptr) load_simple(group, stretch);
+    const std::span<const at::Tensor> through = stretch.is_cpu() ? pieces : host_pieces(host_pieces_);
+    if (stored_ != nullptr) load_simple(group, stretch, through);
     if (plan_.init == InitPath::Delayed) {
       if (world_.rank() == 0) {
-        for (std::int32_t to = 1; to < world_.size(); ++to) send_stretch(group, to, stretch.scalar_type(), host_pieces_);
+        for (std::int32_t to = 1; to < world_.size(); ++to) send_stretch(group, to, stretch.scalar_type(), through);
       } else {
-        receive_stretch(stretch, host_pieces_);
+        receive_stretch(stretch, through);
       }
     }
     if (!stretch.is_cpu()) continue;
@@ -161,13 +162,13 @@ void ModelLoader::load(UnitId unit, std::vector<GroupState>& groups, std::span<c
   }
 }
 
-void ModelLoader::load_simple(const FlatGroup& layout, const at::Tensor& stretch) {
+void ModelLoader::load_simple(const FlatGroup& layout, const at::Tensor& stretch, std::span<const at::Tensor> pieces) {
   const std::int64_t begin = index_on_axis(shard_axis_, world_.rank()) * layout.stretch_numel;
   if (stretch.is_cpu()) {
     read_rows(*stored_, lowered_.graph->table, layout, begin, begin + layout.stretch_numel, stretch);
     return;
   }
-  const at::Tensor piece = pieces_as(stretch.scalar_type(), host_pieces_).front();
+  const at::Tensor piece = pieces_as(stretch.scalar_type(), pieces).front();
   for (std::int64_t done = 0; done < layout.stretch_numel; done += piece.numel()) {
     const std::int64_t n = std::min(piece.numel(), layout.stretch_numel - done);
     read_rows(*stored_, lowered_.graph->table, layout, begin + done, begin + done + n, piece.narrow(0, 0, n));

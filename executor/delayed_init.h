@@ -35,7 +35,7 @@ class ModelLoader {
   void load(UnitId unit, std::vector<GroupState>& groups, std::span<const at::Tensor> pieces);
 
  private:
-  void load_simple(const FlatGroup& layout, const at::Tensor& stretch);
+  void load_simple(const FlatGroup& layout, const at::Tensor& stretch, std::span<const at::Tensor> pieces);
   void send_stretch(const FlatGroup& layout, std::int32_t to, at::ScalarType dtype, std::span<const at::Tensor> pieces);
   void receive_stretch(const at::Tensor& stretch, std::span<const at::Tensor> pieces);
 
@@ -51,6 +51,9 @@ inline constexpr std::int64_t kPieceBytes = 4 << 20;
 
 // The two buffers through which pieces pass, seen as elements of `dtype`: the program's own on CPU, host memory of the same size otherwise.
 [[nodiscard]] std::vector<at::Tensor> pieces_as(at::ScalarType dtype, std::span<const at::Tensor> pieces);
+
+// Two buffers in host memory, for devices whose pieces cannot pass through the host; made once, kept in `kept`.
+[[nodiscard]] std::span<const at::Tensor> host_pieces(std::vector<at::Tensor>& kept);
 
 // The axis on which stretches are cut, with degree 1 where the mesh has none.
 [[nodiscard]] MeshAxis shard_axis_of(const Lowered& lowered);

@@ -55,6 +55,13 @@ std::string text_from_ranks(const std::vector<std::int32_t>& ranks) {
   return fmt::format("ranks {} and {} have", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
+// The same memory without ownership. A worker thread of the library may drop its references long after wait() has returned; the memory must
+// not live on with them.
+at::Tensor unowned(const at::Tensor& tensor) {
+  CHECK(tensor.is_cpu() && tensor.is_contiguous(), "host collectives work on contiguous host memory");
+  return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.options());
+}
+
 class GlooTransfer final : public Transfer {
  public:
   GlooTransfer(at::Tensor tensor, WorkPtr work, std::string what, std::int32_t rank)
@@ -103,7 +110,7 @@ class GlooCollectives final : public Collectives {
     const AxisGroup& a = axes_[axis.at()];
     if (!a.group) return;
     exchange(fmt::format("all_reduce over axis {}", a.axis.name), rank_, [&] {
-      std::vector<at::Tensor> one{tensor};
+      std::vector<at::Tensor> one{unowned(tensor)};
       a.group->allreduce(one)->wait();
     });
   }
@@ -118,7 +125,7 @@ class GlooCollectives final : public Collectives {
     exchange(fmt::format("{} over axis {}", name, a.axis.name), rank_, [&] {
       std::vector<WorkPtr> works;
       for (int owner = 0; owner < a.axis.degree; ++owner) {
-        std::vector<at::Tensor> view{flat.narrow(0, owner * stretch, stretch)};
+        std::vector<at::Tensor> view{unowned(flat.narrow(0, owner * stretch, stretch))};
         works.push_back(start(a.group, view, owner));
       }
       for (const WorkPtr& w : works) w->wait();
@@ -228,7 +235,7 @@ std::unique_ptr<Transfer> RankWorld::send(at::Tensor tensor, std::int32_t to) {
   const Group& group = world_group(*held_, place_);
   const std::string what = fmt::format("sending to rank {}", to);
   return exchange(what, place_.rank, [&]() -> std::unique_ptr<Transfer> {
-    std::vector<at::Tensor> one{tensor};
+    std::vector<at::Tensor> one{unowned(tensor)};
     return std::make_unique<GlooTransfer>(tensor, group->send(one, to, held_->sent[to]++), what, place_.rank);
   });
 }
@@ -237,7 +244,7 @@ std::unique_ptr<Transfer> RankWorld::receive(at::Tensor tensor, std::int32_t fro
   const Group& group = world_group(*held_, place_);
   const std::string what = fmt::format("receiving from rank {}", from);
   return exchange(what, place_.rank, [&]() -> std::unique_ptr<Transfer> {
-    std::vector<at::Tensor> one{tensor};
+    std::vector<at::Tensor> one{unowned(tensor)};
     return std::make_unique<GlooTransfer>(tensor, group->recv(one, from, held_->received[from]++), what, place_.rank);
   });
 }

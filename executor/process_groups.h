@@ -2,7 +2,7 @@
 //
 // RankWorld meets the other ranks in a key-value store and opens one group of all ranks (Gloo, host memory). gloo_collectives adds one group for
 // each axis of a program's mesh. A gather is one broadcast from each owner into its stretch, a reduce-scatter one reduction to each owner,
-// issued together: neither takes memory beyond the buffer, and no buffer is referenced after the call for longer than its Work.
+// issued together: neither takes memory beyond the buffer, and the library gets views without ownership, so that no buffer outlives its owner.
 // A world of one opens nothing.
 //
 // Calling thread: one. Errors: PeerLost when a rank goes away or does not answer in time, naming the collective; ConfigError from agree.

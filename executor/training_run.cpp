@@ -371,8 +371,12 @@ int run_rank(const RunRequest& request, const RankPlace& place) {
     install_counting_allocator();
     recycle_freed_pages();
   }
-  TrainingRun run(request, place);
-  return run.run();
+  try {
+    TrainingRun run(request, place);
+    return run.run();
+  } catch (const c10::Error& e) {
+    throw DeviceError(fmt::format("LibTorch refused: {}", e.what_without_backtrace()), fmt::format("rank {}", place.rank));
+  }
 }
 
 }  // namespace shardplan
