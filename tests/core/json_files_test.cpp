@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 #include <rapidcheck/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
@@ -75,47 +77,30 @@ RC_GTEST_PROP(TimelineFile, WritingThenReadingGivesAnEqualValue, ()) {
   RC_ASSERT(json_from_timeline(read).dump() == text);
 }
 
-constexpr const char* kProgram = R"({
-  "schema_version": 1, "kind": "shardplan.step_program", "phase": "step2", "role": "every rank",
-  "mesh": [{"name": "shard", "degree": 2, "stride": 1}],
-  "streams": ["compute", "gather"],
-  "buffers": [{"bytes": 8, "category": "Sharded Param", "place": "device", "pool": null, "label": "weight"},
-              {"bytes": 16, "category": "Unsharded Param", "place": "device", "pool": 1, "label": "gathered"}],
-  "resident": [0],
-  "tasks": [{"kind": "gather", "label": "gather", "stream": 1, "micro_step": 0, "waits_on": [],
-             "effects": [{"kind": "allocate", "buffer": 1, "kernel": 0}],
-             "kernels": [{"compute": "copy", "dtype": "bf16", "flops": 0, "read_bytes": 8, "written_bytes": 8}],
-             "collective": {"kind": "all_gather", "axis": 0, "bytes": 16}, "body": 3},
-            {"kind": "free", "label": "free", "stream": 0, "micro_step": 0, "waits_on": [0],
-             "effects": [{"kind": "free", "buffer": 1, "kernel": 0}], "kernels": [], "collective": null, "body": null}]
-})";
-
-constexpr const char* kTimeline = R"({
-  "schema_version": 1, "kind": "shardplan.timeline", "source": "measured", "phase": "load", "rank": 1,
-  "duration_nanoseconds": 10, "peak_requested_bytes": 8, "peak_task": 0,
-  "at_start_bytes": {}, "at_peak_bytes": {"Sharded Param": 8}, "host_peak_bytes": 0,
-  "collectives": [{"collective": "broadcast", "axis": "shard", "calls": 1, "bytes_per_rank": 8, "busy_nanoseconds": 4, "exposed_nanoseconds": 4}],
-  "streams": ["compute"],
-  "tasks": [{"task": 0, "kind": "load", "label": "load", "stream": 0, "micro_step": 0, "start_nanoseconds": 0, "end_nanoseconds": 10,
-             "peak_requested_bytes": 8, "after_requested_bytes": 8}],
-  "memory": [{"at_nanoseconds": 2, "category": "Sharded Param", "place": "device", "delta_bytes": 8, "task": 0}]
-})";
+// The example of a document: what stands between its ```json and ``` lines.
+std::string example_of(const std::string& document) {
+  std::ifstream stream(std::string(SHARDPLAN_SOURCE_DIR) + "/docs/" + document);
+  const std::string text{std::istreambuf_iterator<char>(stream), {}};
+  const std::string open = "```json\n";
+  const std::size_t start = text.find(open);
+  return start == std::string::npos ? ""
+                                    : text.substr(start + open.size(), text.find("```", start + open.size()) - start - open.size());
+}
 
 std::string program_error(const std::string& pointer, const Json& value) {
-  Json document = json_from_text(kProgram, "program.json");
+  Json document = json_from_text(example_of("step_program.md"), "program.json");
   document[Json::json_pointer(pointer)] = value;
   return thrown<ConfigError>([&] { (void)program_from_json(document, "program.json"); });
 }
 
 std::string timeline_error(const std::string& pointer, const Json& value) {
-  Json document = json_from_text(kTimeline, "timeline.json");
+  Json document = json_from_text(example_of("timeline.md"), "timeline.json");
   document[Json::json_pointer(pointer)] = value;
   return thrown<ConfigError>([&] { (void)timeline_from_json(document, "timeline.json"); });
 }
 
-// The document of docs/step_program.md is what the writer writes.
 TEST(ProgramFile, ReadsWhatTheDocumentShows) {
-  const Json document = json_from_text(kProgram, "program.json");
+  const Json document = json_from_text(example_of("step_program.md"), "program.json");
   const StepProgram program = program_from_json(document, "program.json");
   EXPECT_EQ(json_from_program(program), document);
   EXPECT_EQ(program.tasks[0].collective->bytes, 16);
@@ -123,7 +108,7 @@ TEST(ProgramFile, ReadsWhatTheDocumentShows) {
 }
 
 TEST(TimelineFile, ReadsWhatTheDocumentShows) {
-  const Json document = json_from_text(kTimeline, "timeline.json");
+  const Json document = json_from_text(example_of("timeline.md"), "timeline.json");
   EXPECT_EQ(json_from_timeline(timeline_from_json(document, "timeline.json")), document);
 }
 
