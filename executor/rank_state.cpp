@@ -61,6 +61,7 @@ RankState make_rank_state(const Plan& plan, const Lowered& lowered, at::Device d
       groups.push_back(group_state(group, plan.workload.precision, plan.mesh.shard, device));
   }
   state.step_counter = flat_buffer(1, DType::F32, device);
+  state.norm_sum = flat_buffer(1, DType::F64, device);
   state.inverse_frequencies = rotary_frequencies(model_of(plan));
   for (const Storage& storage : lowered.graph->storages)
     if (storage.role == StorageRole::Buffer) state.constants.push_back(flat_buffer(storage.bytes / element_bytes(DType::F32), DType::F32, device));

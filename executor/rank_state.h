@@ -38,6 +38,7 @@ struct RankState {
   std::vector<std::vector<GroupState>> units;  // by UnitId, then group
   FlatBuffer step_counter;                     // fp32, one element: the number of optimizer steps done
   std::int64_t steps_done = 0;
+  FlatBuffer norm_sum;                         // fp64, one element: squares of gradients, summed over ranks
   std::vector<FlatBuffer> constants;           // inverse frequencies, one for each graph storage of role Buffer
   std::vector<float> inverse_frequencies;      // on the host, what Load copies from
   std::int64_t base_bytes = 0;                 // level of the memory meter when Load began: not the program's

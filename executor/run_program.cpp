@@ -298,6 +298,7 @@ void ProgramRunner::Prepared::take_input(const Task& task) {
   const std::array<std::int64_t, 2> sizes{graph.micro_batch, graph.seq_len};
   CHECK(static_cast<std::int64_t>(batch.ids.size()) == sizes[0] * sizes[1] && batch.ids.size() == batch.targets.size(),
         "a micro-batch holds B*S ids and as many targets");
+  free_all(task);  // a full gradient whose reduction was still running
   const AllocationScope scope(MemoryCategory::Inputs);
   const auto on_device = [&](std::span<const std::int64_t> numbers) {
     at::Tensor tensor = at::empty(sizes, at::TensorOptions(at::kLong).device(state.device));
@@ -307,11 +308,12 @@ void ProgramRunner::Prepared::take_input(const Task& task) {
   values[graph.targets.at()] = on_device(batch.targets);
 }
 
-// After the collective the last reduction of a micro-step keeps the own stretch: it is the one whose effects free full_grad.
+// The last reduction of a micro-step keeps the own stretch: it allocates the sharded gradient, or adds to it.
 void ProgramRunner::Prepared::reduce(const Task& task, const UnitBody& body, bool scatters) {
   const UnitLayout& unit = lowered.units[body.unit.at()];
-  bool keeps = false;
-  for (const Effect& e : task.effects) keeps = keeps || (e.kind == EffectKind::Free && lp.roles[e.buffer.at()].use == BufferUse::FullGrad);
+  bool keeps = body.accumulate;
+  for (const Effect& e : task.effects)
+    keeps = keeps || (e.kind == EffectKind::Allocate && lp.roles[e.buffer.at()].use == BufferUse::ShardedGrad);
   for (std::size_t g = 0; g < unit.groups.size(); ++g) {
     const FlatGroup& layout = unit.groups[g];
     GroupState& group = state.units[body.unit.at()][g];
@@ -319,14 +321,13 @@ void ProgramRunner::Prepared::reduce(const Task& task, const UnitBody& body, boo
     if (scatters && mesh.shard.is_set()) machine->collectives->reduce_scatter(mesh.shard, group.full_grad.flat);
     if (!scatters) machine->collectives->all_reduce(mesh.replicate, own_stretch(group.full_grad, layout.stretch_numel, state.shard_index));
     if (!keeps) continue;
-    const bool is_there = group.sharded_grad.attached;
-    if (!is_there) {
+    if (!body.accumulate) {
       for (const Effect& e : task.effects) {
         const BufferRole& role = lp.roles[e.buffer.at()];
         if (e.kind == EffectKind::Allocate && role.use == BufferUse::ShardedGrad && role.group == static_cast<std::int32_t>(g)) allocate(e.buffer);
       }
     }
-    keep_reduced_stretch(group, layout, state, is_there);
+    keep_reduced_stretch(group, layout, state, body.accumulate);
   }
   free_all(task);
 }
@@ -376,7 +377,9 @@ void ProgramRunner::Prepared::run_task(TaskId id) {
     case TaskKind::Backward: return run_compute(id, task);
     case TaskKind::ReduceScatter: return reduce(task, unit_body(), /*scatters=*/true);
     case TaskKind::AllReduce: return reduce(task, unit_body(), /*scatters=*/false);
-    case TaskKind::GradNorm: result.grad_norm = gradient_norm(state, lowered.units, mesh, *machine->collectives); return;
+    case TaskKind::GradNorm:
+      result.grad_norm = gradient_norm(state, lowered.units, mesh, *machine->collectives);
+      return free_all(task);
     case TaskKind::ClipGrad:
       if (const double factor = clip_factor(plan.workload.optimizer.clip_norm, result.grad_norm); factor < 1.0)
         scale_gradients(state, lowered.units, factor);

@@ -1,7 +1,6 @@
 #include "executor/unit_tasks.h"
 
 #include <ATen/ops/_to_copy.h>
-#include <ATen/ops/empty.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_vector_norm.h>
 
@@ -43,8 +42,8 @@ void keep_reduced_stretch(GroupState& group, const FlatGroup& layout, const Rank
   }
 }
 
-double gradient_norm(const RankState& state, const std::vector<UnitLayout>& units, const MeshAxes& mesh, Collectives& collectives) {
-  const at::Tensor total = at::empty({}, at::TensorOptions(at::kDouble).device(state.device));
+double gradient_norm(RankState& state, const std::vector<UnitLayout>& units, const MeshAxes& mesh, Collectives& collectives) {
+  attach(state.norm_sum);
   double sum_of_squares = 0;
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (std::size_t g = 0; g < units[u].groups.size(); ++g) {
@@ -53,9 +52,11 @@ double gradient_norm(const RankState& state, const std::vector<UnitLayout>& unit
       sum_of_squares += norm * norm;
     }
   }
-  total.fill_(sum_of_squares);
-  if (mesh.shard.is_set()) collectives.all_reduce(mesh.shard, total);
-  return std::sqrt(total.item<double>());
+  state.norm_sum.flat.fill_(sum_of_squares);
+  if (mesh.shard.is_set()) collectives.all_reduce(mesh.shard, state.norm_sum.flat);
+  const double norm = std::sqrt(state.norm_sum.flat.item<double>());
+  detach(state.norm_sum);
+  return norm;
 }
 
 void scale_gradients(RankState& state, const std::vector<UnitLayout>& units, double factor) {

@@ -29,7 +29,7 @@ void zero_padding(const FlatBuffer& full, const FlatGroup& layout);
 void keep_reduced_stretch(GroupState& group, const FlatGroup& layout, const RankState& state, bool adds);
 
 // Global norm of all gradients, in fp64 over groups and ranks of the shard axis.
-[[nodiscard]] double gradient_norm(const RankState& state, const std::vector<UnitLayout>& units, const MeshAxes& mesh, Collectives& collectives);
+[[nodiscard]] double gradient_norm(RankState& state, const std::vector<UnitLayout>& units, const MeshAxes& mesh, Collectives& collectives);
 
 void scale_gradients(RankState& state, const std::vector<UnitLayout>& units, double factor);
 

@@ -42,8 +42,8 @@ Operands make_operands(const OpGraph& graph, const GraphRequest& request) {
   Operands operands;
   at::manual_seed(11);
   for (const Parameter& p : graph.table.parameters) {
-    at::Tensor values = at::randn(p.shape) * 0.08;
-    if (p.kind == ParameterKind::Norm) values = values + 1.0;
+    at::Tensor values = at::randn(p.shape).mul_(0.08);
+    if (p.kind == ParameterKind::Norm) values.add_(1.0);
     operands.parameters.push_back(values.to(torch_dtype(graph.compute)));
   }
   const std::vector<float> frequencies = rotary_frequencies(request.model);
@@ -176,7 +176,7 @@ TEST_P(DerivativeRules, LossAndEveryGradientHaveAutogradsBits) {
     ASSERT_EQ(gradients[p].defined(), parameter.trainable) << parameter.name;
     if (!parameter.trainable) continue;
     EXPECT_TRUE(at::equal(gradients[p], expected[p])) << parameter.name << ": largest difference "
-                                                      << (gradients[p].to(at::kFloat) - expected[p].to(at::kFloat)).abs().max().item<float>();
+                                                      << gradients[p].to(at::kFloat).sub(expected[p].to(at::kFloat)).abs().max().item<float>();
     EXPECT_GT(gradients[p].abs().max().item<float>(), 0.0F) << parameter.name;
   }
 }
