@@ -125,11 +125,55 @@ TEST(AllocatorReplay, WhatTheNextProgramDoesNotKnowIsFreed) {
   const BufferId left = first.buffer("left behind", 40 * kMib, MemoryCategory::Activation);
   first.task("make", {left}, {});
   ProgramText second;
-  second.task("nothing", {}, {});
+  const BufferId more = second.buffer("more", 50 * kMib, MemoryCategory::Temp);
+  second.task("more", {more}, {more});
   const std::vector programs{first.program, second.program};
   const AllocatorReplay replay = replay_allocator(programs, {});
-  EXPECT_EQ(replay.stats.allocated.current_bytes, 0);
-  EXPECT_EQ(replay.stats.reserved.current_bytes, 40 * kMib);
+  EXPECT_EQ(replay.peaks.allocated, (AllocatorPeak{50 * kMib, 1, TaskId(0)})) << "40 are gone";
+  CategoryBytes only_more;
+  only_more[MemoryCategory::Temp] = 50 * kMib;
+  EXPECT_EQ(replay.at_allocated_peak, only_more);
+  EXPECT_EQ(replay.stats.reserved.current_bytes, 90 * kMib);
+}
+
+// Two buffers of one label are handed on in their order: freeing the second of them frees the block of the second.
+TEST(AllocatorReplay, EqualLabelsKeepTheirOrder) {
+  ProgramText text;
+  const BufferId one = text.buffer("same", 40 * kMib, MemoryCategory::OptState);
+  const BufferId two = text.buffer("same", 40 * kMib, MemoryCategory::OptState);
+  text.task("make", {one, two}, {});
+  StepProgram second = text.program;
+  second.resident = {one, two};
+  second.tasks = {{.stream = kCompute, .effects = {{EffectKind::Free, two}}, .label = "drop"}};
+  const TracedReplay traced = trace_allocator(std::vector{text.program, second}, {});
+  std::vector<std::int64_t> born;
+  for (const AllocatorEvent& event : traced.events)
+    if (event.action == AllocatorAction::Alloc) born.push_back(event.address);
+  ASSERT_EQ(born.size(), 2U);
+  EXPECT_EQ(traced.events.back(), (AllocatorEvent{AllocatorAction::FreeCompleted, born[1], 40 * kMib, kCompute}));
+  EXPECT_EQ(traced.causes.back(), (AllocationCause{1, TaskId(0), two}));
+}
+
+// Segment events have the cause of the allocation that needed them; every event has one.
+TEST(AllocatorReplay, EveryEventHasItsCause) {
+  ProgramText text;
+  const BufferId weights = text.buffer("weights", 30 * kMib, MemoryCategory::ShardedParam);
+  const BufferId piece = text.buffer("piece", 40 * kMib, MemoryCategory::Temp);
+  text.program.resident = {weights};
+  text.task("use", {piece}, {piece});
+  const TracedReplay traced = trace_allocator(std::span(&text.program, 1), {});
+  const AllocationCause start{0, TaskId(), weights};
+  const AllocationCause use{0, TaskId(0), piece};
+  using enum AllocatorAction;
+  const std::vector<std::pair<AllocatorAction, AllocationCause>> expected = {
+      {SegmentAlloc, start}, {Alloc, start}, {SegmentAlloc, use}, {Alloc, use}, {FreeRequested, use}, {FreeCompleted, use}};
+  ASSERT_EQ(traced.events.size(), expected.size());
+  ASSERT_EQ(traced.causes.size(), expected.size());
+  for (std::size_t i = 0; i < expected.size(); ++i) {
+    EXPECT_EQ(traced.events[i].action, expected[i].first) << i;
+    EXPECT_EQ(traced.causes[i], expected[i].second) << i;
+  }
+  EXPECT_EQ(traced.replay, replay_allocator(text.program, {})) << "tracing changes nothing";
 }
 
 TEST(AllocatorReplay, RunningOutNamesTaskAndBuffer) {
@@ -225,6 +269,8 @@ TEST(AllocatorReplay, RequestedIsThePlainCount) {
   for (std::uint32_t seed = 0; seed < 10; ++seed) {
     const StepProgram program = random_program(seed);
     std::int64_t level = 0, peak = 0, rounded_level = 0, rounded_peak = 0;
+    CategoryBytes alive;
+    CategoryBytes at_peak;
     for (const Task& task : program.tasks) {
       for (const Effect& effect : task.effects) {
         const std::int64_t bytes = program.buffers[effect.buffer.at()].bytes;
@@ -232,13 +278,18 @@ TEST(AllocatorReplay, RequestedIsThePlainCount) {
         const int sign = effect.kind == EffectKind::Allocate ? 1 : -1;
         level += sign * bytes;
         rounded_level += sign * rounded;
+        alive[program.buffers[effect.buffer.at()].category] += sign * bytes;
         peak = std::max(peak, level);
-        rounded_peak = std::max(rounded_peak, rounded_level);
+        if (rounded_level <= rounded_peak) continue;
+        rounded_peak = rounded_level;
+        at_peak = alive;
+        at_peak[MemoryCategory::Rounding] = rounded_level - level;
       }
     }
     const AllocatorReplay replay = replay_allocator(program, {.expandable_segments = true});
     EXPECT_EQ(replay.peaks.requested.bytes, peak);
     EXPECT_EQ(replay.peaks.allocated.bytes, rounded_peak);
+    EXPECT_EQ(replay.at_allocated_peak, at_peak);
     EXPECT_GE(replay_allocator(program, {}).peaks.allocated.bytes, rounded_peak)
         << "fixed segments may charge up to 1 MiB more a block";
   }

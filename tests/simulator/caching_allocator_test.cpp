@@ -204,6 +204,32 @@ TEST(CachingAllocator, BlocksAboveTheSplitLimitStayWhole) {
   EXPECT_EQ(allocator.block_bytes(forty_six), 64 * kMib) << "64 < 46 + 20: taken, and charged whole";
 }
 
+// Limit 32 MiB, device 200. Cached and whole: 60, 50, 40 and 20 MiB, together 170. A request of 70 finds none, and 170 + 70 > 200.
+// No block alone holds 70: the largest go first, 60, then 50. 20 is below the limit and stays, so does 40: 60 + 70 are reserved.
+TEST(CachingAllocator, WithASplitLimitTheLargestCachedBlocksGoFirst) {
+  CachingAllocator allocator({.max_split_size_bytes = 32 * kMib, .device_bytes = 200 * kMib});
+  std::vector<BlockId> cached;
+  for (const std::int64_t mib : {60, 50, 40, 20}) cached.push_back(allocate(allocator, mib * kMib));
+  for (const BlockId block : cached) allocator.free(block);
+  allocate(allocator, 70 * kMib);
+  EXPECT_EQ(levels(allocator), (Levels{70 * kMib, 70 * kMib, 70 * kMib, 0, 130 * kMib}));
+  EXPECT_EQ(allocator.stats().num_alloc_retries, 0);
+  EXPECT_EQ(allocator.stats().num_device_frees, 2);
+}
+
+// Limit 32 MiB, device 120. Cached: 90 and 20. A request of 45 may not use 90 (90 >= 45 + 20), and 110 + 46 > 120: 90 alone makes
+// room.
+TEST(CachingAllocator, WithASplitLimitOneLargeEnoughBlockMakesRoom) {
+  CachingAllocator allocator({.max_split_size_bytes = 32 * kMib, .device_bytes = 120 * kMib});
+  const BlockId large = allocate(allocator, 90 * kMib);
+  const BlockId small = allocate(allocator, 20 * kMib);
+  allocator.free(large);
+  allocator.free(small);
+  allocate(allocator, 45 * kMib);
+  EXPECT_EQ(allocator.stats().reserved.current_bytes, (20 + 46) * kMib);
+  EXPECT_EQ(allocator.stats().num_alloc_retries, 0);
+}
+
 // Divisions 4: between 4 and 8 MiB sizes go in steps of 1 MiB, between 512 KiB and 1 MiB in steps of 128 KiB.
 TEST(CachingAllocator, RoundingToFractionsOfAPowerOfTwo) {
   CachingAllocatorOptions options;
@@ -243,18 +269,21 @@ TEST(CachingAllocator, OnlyPagesWhollyFreeAreUnmapped) {
   allocator.free(a);
   allocator.empty_cache();
   EXPECT_EQ(allocator.stats().reserved.current_bytes, 40 * kMib);
+  const std::int64_t at_b = allocator.address(b);
   allocator.free(b);
   allocator.empty_cache();
   EXPECT_EQ(allocator.stats().reserved.current_bytes, 0);
   EXPECT_TRUE(allocator.segments().empty());
+  EXPECT_GT(allocator.address(allocate(allocator, 25 * kMib)), at_b) << "the address range went with its last page";
 }
 
-// Allowed 0.5 * 400 = 200 MiB, threshold 0.8 * 200 = 160. Searches of the large pools so far, and what each left:
+// Allowed 0.5 * 404 = 202 MiB, threshold 0.8 * 202 = 161.6. Searches of the large pools so far, and what each left:
 //   1: old 60   2: young 80   old is freed   3: kept 30   young is freed   4: 90, which nothing cached can serve
-// Reserved is 170 > 160: at least 10 MiB must go. Ages are 4 - 2 = 2 and 4 - 3 = 1 searches, 1.5 on average: old goes, young stays,
-// and 110 + 90 = 200 are allowed.
+// Reserved, with 2 cached in the small pool, is 172 > 161.6: 10.4 MiB must go. Ages are 4 - 2 = 2 and 4 - 3 = 1 searches, 1.5 on
+// average: old goes, young stays, small pools are left alone, and 112 + 90 = 202 are allowed.
 TEST(CachingAllocator, GarbageCollectionGivesBackWhatWasUnusedLongest) {
-  CachingAllocator allocator({.garbage_collection_threshold_fraction = 0.8, .memory_fraction = 0.5, .device_bytes = 400 * kMib});
+  CachingAllocator allocator({.garbage_collection_threshold_fraction = 0.8, .memory_fraction = 0.5, .device_bytes = 404 * kMib});
+  allocator.free(allocate(allocator, 1000));
   const BlockId old = allocate(allocator, 60 * kMib);
   const BlockId young = allocate(allocator, 80 * kMib);
   const std::int64_t at_young = allocator.address(young);
@@ -262,7 +291,7 @@ TEST(CachingAllocator, GarbageCollectionGivesBackWhatWasUnusedLongest) {
   allocate(allocator, 30 * kMib, kGather);
   allocator.free(young);
   allocate(allocator, 90 * kMib);
-  EXPECT_EQ(levels(allocator), (Levels{120 * kMib, 120 * kMib, 120 * kMib, 0, 200 * kMib}));
+  EXPECT_EQ(levels(allocator), (Levels{120 * kMib, 120 * kMib, 120 * kMib, 0, 202 * kMib}));
   EXPECT_EQ(allocator.stats().num_alloc_retries, 0);
   EXPECT_EQ(allocator.address(allocate(allocator, 80 * kMib)), at_young);
 }

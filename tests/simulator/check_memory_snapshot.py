@@ -38,9 +38,10 @@ print("peak_reserved", reserved_peak)
 print("reserved_at_end", reserved)
 print("segments_at_end", sum(segment["total_size"] for segment in snapshot["segments"]))
 print("allocated_at_end", sum(segment["allocated_size"] for segment in snapshot["segments"]))
+print("requested_at_end", sum(segment["requested_size"] for segment in snapshot["segments"]))
 print("peak_frames", " | ".join("%s:%d:%s" % (f["filename"], f["line"], f["name"]) for f in at_peak["frames"]))
 print("categories", ", ".join(sorted({event["category"] for event in snapshot["device_traces"][0]})))
-print("times", ", ".join(str(t) for t in sorted({event["time_us"] for event in snapshot["device_traces"][0]})[:4]))
+print("times", ", ".join(str(t) for t in sorted({event["time_us"] for event in snapshot["device_traces"][0]})[:10]))
 print("expandable_segments", snapshot["allocator_settings"]["expandable_segments"])
 
 # The tools assert their own accounting; none may refuse the file.

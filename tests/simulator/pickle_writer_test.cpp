@@ -57,6 +57,18 @@ TEST(PickleWriter, DictionariesPairKeysAndValues) {
   EXPECT_EQ(bytes, "\x80\x02}(X\x01\x00\x00\x00"s + "aq\x00K\x01X\x01\x00\x00\x00"s + "bq\x01](eu."s);
 }
 
+// A reader that puts a whole batch on its stack meets at most 1000 items.
+TEST(PickleWriter, LongListsComeInBatches) {
+  const std::string bytes = pickled([](PickleWriter& p) {
+    p.begin_list();
+    for (int i = 0; i < 2001; ++i) p.integer(7);
+    p.end_list();
+  });
+  std::string thousand;
+  for (int i = 0; i < 1000; ++i) thousand += "K\x07";
+  EXPECT_EQ(bytes, "\x80\x02]("s + thousand + "e(" + thousand + "e(" + "K\x07" + "e.");
+}
+
 TEST(PickleWriter, UnpairedCallsAreOurBug) {
   EXPECT_THROW(pickled([](PickleWriter& p) { p.begin_list(); }), CheckFailure);
   EXPECT_THROW(pickled([](PickleWriter& p) { p.end_dict(); }), CheckFailure);

@@ -34,7 +34,7 @@ TEST(RecordedAllocator, TheModelGivesPytorchsAnswersStepByStep) {
     }
     EXPECT_FALSE(std::getline(model, found)) << entry.path() << " goes on";
   }
-  EXPECT_EQ(num_scripts, 8);
+  EXPECT_EQ(num_scripts, 9);
 }
 
 }  // namespace
