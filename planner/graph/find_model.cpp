@@ -89,9 +89,15 @@ fs::path hub_snapshot(const HubId& id) {
   return repository / "snapshots" / commit;
 }
 
-std::vector<std::string> nearest_aliases(const std::string& model, std::vector<std::string> aliases) {
-  std::vector<std::string> result;
-  std::vector<std::string> words;
+// The hub id that a file of configs/models names.
+std::string published_as(const fs::path& file) {
+  const nlohmann::ordered_json config = json_from_file(file);
+  const auto name = config.find("_name_or_path");
+  return name != config.end() && name->is_string() ? letters_and_digits(name->get<std::string>()) : std::string();
+}
+
+std::vector<std::string> nearest_aliases(const std::string& model, const std::vector<std::string>& aliases) {
+  std::vector<std::string> result, words;
   for (const std::string& alias : aliases) words.push_back(letters_and_digits(alias));
   const std::size_t slash = model.rfind('/');
   const std::string word = letters_and_digits(slash == std::string::npos ? model : model.substr(slash + 1));
@@ -151,6 +157,11 @@ FoundModel find_model(const std::string& model, const std::filesystem::path& mod
       return from_file(snapshot / "config.json", slash == std::string::npos ? id.repository : id.repository.substr(slash + 1), snapshot);
     }
     tried += fmt::format("; {}", (snapshot / "config.json").string());
+  }
+  // Facts of a published checkpoint that is not here: enough to plan.
+  for (const std::string& alias : aliases) {
+    const fs::path file = model_configs / (alias + ".json");
+    if (may_be_hub_id && published_as(file) == letters_and_digits(id.repository)) return from_file(file, alias, {});
   }
   std::string remedy;
   const std::vector<std::string> near = nearest_aliases(model, aliases);

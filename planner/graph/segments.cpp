@@ -55,15 +55,17 @@ std::vector<std::int32_t> articulation_ops(const OpGraph& graph, const std::vect
 
 struct Piece {
   std::int32_t first = 0, end = 0;
-  std::int32_t num_kernels = 0;
+  std::int32_t num_kernels = 0;  // that make activations
 };
 
-std::vector<Piece> pieces_between(const OpGraph& graph, const std::vector<std::int32_t>& cuts) {
+std::vector<Piece> pieces_between(const OpGraph& graph, const std::vector<bool>& is_activation, const std::vector<std::int32_t>& cuts) {
   std::vector<Piece> pieces;
   std::int32_t first = 0;
   for (const std::int32_t cut : cuts) {
     Piece piece{first, cut + 1, 0};
-    for (std::int32_t i = first; i <= cut; ++i) piece.num_kernels += is_view(graph.ops[static_cast<std::size_t>(i)].kind) ? 0 : 1;
+    for (auto i = static_cast<std::size_t>(first); i < static_cast<std::size_t>(piece.end); ++i) {
+      piece.num_kernels += is_activation[i] && !is_view(graph.ops[i].kind) ? 1 : 0;
+    }
     pieces.push_back(piece);
     first = cut + 1;
   }
@@ -80,7 +82,8 @@ std::vector<Piece> merged(const std::vector<Piece>& pieces) {
     } else {
       result.push_back(piece);
     }
-    is_run_open = piece.num_kernels <= 1;
+    // The first piece stands alone: with the lookup it holds what makes the side inputs of all that follow.
+    is_run_open = piece.num_kernels <= 1 && result.size() > 1;
   }
   return result;
 }
@@ -110,8 +113,8 @@ void read_parameters(const OpGraph& graph, Segment& segment) {
 }  // namespace
 
 Segments find_segments(OpGraph& graph) {
-  const std::vector<std::int32_t> cuts = articulation_ops(graph, activation_ops(graph));
-  const std::vector<Piece> pieces = merged(pieces_between(graph, cuts));
+  const std::vector<bool> is_activation = activation_ops(graph);
+  const std::vector<Piece> pieces = merged(pieces_between(graph, is_activation, articulation_ops(graph, is_activation)));
   CHECK(pieces.back().end == graph.num_forward_ops, "the loss is the last forward op");
   for (std::size_t s = 0; s < pieces.size(); ++s) {
     for (std::int32_t i = pieces[s].first; i < pieces[s].end; ++i) graph.ops[static_cast<std::size_t>(i)].segment = SegmentId(static_cast<std::int64_t>(s));

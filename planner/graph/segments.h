@@ -1,8 +1,9 @@
 // Segments: the smallest stretches of the model with one activation in and one out.
 //
 // Found as articulation points over the activation edges of the forward ops (biconnected components, Boost.Graph). Inputs from the
-// side (ids, targets, tables, masks) are no activation edges; ops that compute them belong to the first segment. Runs of one-op
-// pieces merge: into the following larger piece, or into one last segment when they end in the loss.
+// side (ids, targets, tables, masks) are no activation edges; ops that compute them belong to the segment where they stand: tables and
+// masks to the first. Runs of one-op pieces merge: into the following larger piece, or into one last segment when they end in the
+// loss; the first piece, the lookup with what makes the side inputs, stands alone.
 // Forward ops of a segment are consecutive; so are its backward ops.
 #pragma once
 

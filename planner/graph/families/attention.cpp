@@ -29,6 +29,14 @@ ValueId repeat_heads(GraphBuilder& build, ValueId x, std::int64_t times) {
   return build.reshape(wide, Dims{s[0], s[1] * times, s[2], s[3]});
 }
 
+// The same by repeat_interleave, which copies even where a view would do.
+ValueId copied_heads(GraphBuilder& build, ValueId x, std::int64_t times) {
+  if (times == 1) return x;
+  const Dims s = build.sizes(x);
+  const ValueId wide = build.expand(build.view(x, Dims{s[0], s[1], 1, s[2], s[3]}), Dims{s[0], s[1], times, s[2], s[3]});
+  return build.view(build.clone(wide), Dims{s[0], s[1] * times, s[2], s[3]});
+}
+
 // Batched product over the two leading dimensions: [B, A, i, k] x [B, A, k, j].
 ValueId matmul(GraphBuilder& build, ValueId a, ValueId b) {
   const Dims sa = build.sizes(a), sb = build.sizes(b);
@@ -55,8 +63,8 @@ ValueId math(GraphBuilder& build, ValueId q, ValueId k, ValueId v, ValueId mask,
   k = build.cast(k, DType::F32);
   v = build.cast(v, DType::F32);
   q = build.with_scalar(OpKind::MulScalar, q, std::sqrt(scale));
-  k = repeat_heads(build, k, times);
-  v = repeat_heads(build, v, times);
+  k = copied_heads(build, k, times);
+  v = copied_heads(build, v, times);
   ValueId scores = matmul(build, q, build.with_scalar(OpKind::MulScalar, build.transpose(k, 2, 3), std::sqrt(scale)));
   if (mask.is_set()) scores = build.binary(OpKind::Add, scores, build.cast(mask, DType::F32));
   const ValueId weights = build.rowwise(OpKind::SafeSoftmax, scores, DType::F32);
