@@ -23,16 +23,27 @@ std::string letters_and_digits(std::string_view text) {
   return kept;
 }
 
-double positive(JsonReader& r, const std::string& key, double value) {
-  if (value <= 0) r.fail(key, fmt::format("\"{}\" must be above 0", key));
+// Bounds that no device comes near. They catch a wrong unit, and keep every modelled duration far below what nanoseconds in 64 bits
+// hold.
+constexpr double kLeastBytesPerSecond = 1e6, kLeastFlopsPerSecond = 1e9, kMostSeconds = 1, kLeastFraction = 0.05;
+
+double bandwidth(JsonReader& r) {
+  const double value = r.bytes_per_second("bandwidth");
+  if (value < kLeastBytesPerSecond) r.fail("bandwidth", "\"bandwidth\" must be at least 1 MB/s");
+  return value;
+}
+
+double short_time(JsonReader& r, const std::string& key) {
+  const double value = r.seconds(key);
+  if (value > kMostSeconds) r.fail(key, fmt::format("\"{}\" must be at most 1 s", key));
   return value;
 }
 
 LinkSpec link_from_json(JsonReader r) {
   LinkSpec link;
   link.name = r.string("name");
-  link.bytes_per_second = positive(r, "bandwidth", r.bytes_per_second("bandwidth"));
-  link.latency_seconds = r.seconds("latency");
+  link.bytes_per_second = bandwidth(r);
+  link.latency_seconds = short_time(r, "latency");
   r.finish();
   return link;
 }
@@ -51,7 +62,8 @@ std::map<DType, double> peak_from_json(JsonReader r) {
   for (const auto& [key, ignored] : r.raw().items()) {
     const std::optional<DType> dtype = dtype_from_name(key);
     if (!dtype || !is_floating(*dtype)) r.fail(key, fmt::format("no peak is read for \"{}\"", key), "fp32, bf16, fp16 or fp64");
-    peak[*dtype] = positive(r, key, r.flops_per_second(key));
+    peak[*dtype] = r.flops_per_second(key);
+    if (peak[*dtype] < kLeastFlopsPerSecond) r.fail(key, fmt::format("the peak of \"{}\" must be at least 1 GFLOP/s", key));
   }
   if (peak.empty()) r.fail("", "a device has at least one peak", "\"bf16\": \"989 TFLOP/s\"");
   r.finish();
@@ -93,12 +105,12 @@ HardwareSpec hardware_from_json(const nlohmann::ordered_json& document, const st
   if (r.has("memory") && r.bytes("memory") < spec.usable_memory_bytes)
     r.fail("usable_memory", "\"usable_memory\" is above \"memory\"");
   r.ignore("memory");
-  spec.memory_bytes_per_second = positive(r, "bandwidth", r.bytes_per_second("bandwidth"));
+  spec.memory_bytes_per_second = bandwidth(r);
   spec.peak_flops_per_second = peak_from_json(r.object("peak"));
   spec.matmul_fraction = r.number_or("matmul_fraction", spec.matmul_fraction);
-  if (!(spec.matmul_fraction > 0 && spec.matmul_fraction <= 1))
-    r.fail("matmul_fraction", "\"matmul_fraction\" must be above 0 and at most 1");
-  if (r.has("kernel_launch")) spec.kernel_launch_seconds = r.seconds("kernel_launch");
+  if (!(spec.matmul_fraction >= kLeastFraction && spec.matmul_fraction <= 1))
+    r.fail("matmul_fraction", "\"matmul_fraction\" must be at least 0.05 and at most 1");
+  if (r.has("kernel_launch")) spec.kernel_launch_seconds = short_time(r, "kernel_launch");
   r.ignore("kernel_launch");
   spec.intra_node = link_from_json(r.object("intra_node"));
   spec.inter_node = link_from_json(r.object("inter_node"));

@@ -69,16 +69,21 @@ TEST(HardwareSpec, WhatMakesNoSenseIsRefusedWithItsPlace) {
   EXPECT_EQ(error_of(changed("/device", "tpu")), "no device is called \"tpu\"\n  at: small.json#/device\n  try: cuda or cpu");
   EXPECT_EQ(error_of(changed("/usable_memory", 0)), "\"usable_memory\" must be above 0\n  at: small.json#/usable_memory");
   EXPECT_EQ(error_of(changed("/usable_memory", "2 GiB")), "\"usable_memory\" is above \"memory\"\n  at: small.json#/usable_memory");
-  EXPECT_EQ(error_of(changed("/bandwidth", 0)), "\"bandwidth\" must be above 0\n  at: small.json#/bandwidth");
+  EXPECT_EQ(error_of(changed("/bandwidth", 0)), "\"bandwidth\" must be at least 1 MB/s\n  at: small.json#/bandwidth");
   EXPECT_EQ(error_of(changed("/peak/fp8", "4 TFLOP/s")),
             "no peak is read for \"fp8\"\n  at: small.json#/peak/fp8\n  try: fp32, bf16, fp16 or fp64");
   EXPECT_EQ(error_of(changed("/peak/int64", "4 TFLOP/s")),
             "no peak is read for \"int64\"\n  at: small.json#/peak/int64\n  try: fp32, bf16, fp16 or fp64");
   EXPECT_EQ(error_of(changed("/peak", Json::object())),
             "a device has at least one peak\n  at: small.json#/peak\n  try: \"bf16\": \"989 TFLOP/s\"");
-  EXPECT_EQ(error_of(changed("/peak/bf16", 0)), "\"bf16\" must be above 0\n  at: small.json#/peak/bf16");
+  EXPECT_EQ(error_of(changed("/peak/bf16", 0)), "the peak of \"bf16\" must be at least 1 GFLOP/s\n  at: small.json#/peak/bf16");
   EXPECT_EQ(error_of(changed("/matmul_fraction", 1.5)),
-            "\"matmul_fraction\" must be above 0 and at most 1\n  at: small.json#/matmul_fraction");
+            "\"matmul_fraction\" must be at least 0.05 and at most 1\n  at: small.json#/matmul_fraction");
+  EXPECT_EQ(error_of(changed("/intra_node/bandwidth", "10 B/s")),
+            "\"bandwidth\" must be at least 1 MB/s\n  at: small.json#/intra_node/bandwidth");
+  EXPECT_EQ(error_of(changed("/inter_node/latency", "2 s")),
+            "\"latency\" must be at most 1 s\n  at: small.json#/inter_node/latency");
+  EXPECT_EQ(error_of(changed("/kernel_launch", "4 s")), "\"kernel_launch\" must be at most 1 s\n  at: small.json#/kernel_launch");
   EXPECT_EQ(error_of(changed("/intra_node/latency", 5)),
             "expected a duration with its unit, found the number 5\n  at: small.json#/intra_node/latency\n  try: a text such as "
             "\"5 us\"");
