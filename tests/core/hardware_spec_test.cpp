@@ -1,7 +1,10 @@
 #include "core/hardware_spec.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
+#include <cstdlib>
+#include <fstream>
 #include <nlohmann/json.hpp>
 #include <set>
 
@@ -198,6 +201,46 @@ TEST(LocalGpus, UnknownOrMixedOnesAreRefused) {
             }),
             "no hardware file is for this machine's \"Tesla T4\" with 8.00 GiB\n  at: " + kFolder.string() +
                 "\n  try: --hardware FILE with its figures (configs/README.md), or --hardware local-cpu");
+}
+
+// A folder that stands for PATH while it lives, with the driver's tool as a script of ours, or without it.
+class FakeDriver {
+ public:
+  explicit FakeDriver(const std::string& script) : old_path_(std::getenv("PATH")) {
+    folder_ = std::filesystem::temp_directory_path() / ("shardplan_fake_driver_" + std::to_string(::getpid()));
+    std::filesystem::create_directories(folder_);
+    if (!script.empty()) {
+      std::ofstream(folder_ / "nvidia-smi") << "#!/bin/sh\n" << script << "\n";
+      std::filesystem::permissions(folder_ / "nvidia-smi", std::filesystem::perms::owner_all);
+    }
+    ::setenv("PATH", folder_.c_str(), 1);
+  }
+  FakeDriver(const FakeDriver&) = delete;
+  FakeDriver& operator=(const FakeDriver&) = delete;
+  ~FakeDriver() {
+    ::setenv("PATH", old_path_.c_str(), 1);
+    std::filesystem::remove_all(folder_);
+  }
+
+ private:
+  std::string old_path_;
+  std::filesystem::path folder_;
+};
+
+TEST(LocalHardware, IsTheGpusThatTheDriverShows) {
+  const FakeDriver driver("echo 'Tesla T4, 15360 MiB'; echo 'Tesla T4, 15360 MiB'");
+  const HardwareSpec spec = local_hardware(kFolder);
+  EXPECT_EQ(spec.id, "t4-16g");
+  EXPECT_EQ(spec.devices_per_node, 2);
+}
+
+TEST(LocalHardware, IsTheCpuRanksWithoutDriverOrWithoutGpu) {
+  {
+    const FakeDriver none("");
+    EXPECT_EQ(local_hardware(kFolder), local_cpu_hardware());
+  }
+  const FakeDriver failing("echo 'NVIDIA-SMI has failed, because it could not communicate with the driver'; exit 9");
+  EXPECT_EQ(local_hardware(kFolder), local_cpu_hardware());
 }
 
 }  // namespace
