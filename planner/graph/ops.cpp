@@ -47,6 +47,12 @@ std::int64_t cpu_flash_backward_scratch(const OpGraph& graph, const Op& op) {
   return graph.kernels.threads * (8 * rows * columns + 4 * rows);
 }
 
+// Which elements are -inf, which rows are nothing else, and the number 0 (measured).
+std::int64_t safe_softmax_scratch(const OpGraph& graph, const Op& op) {
+  const Dims& x = graph.value(op.inputs[0]).sizes;
+  return x.numel() + x.numel() / x[-1] + element_bytes(op.dtype);
+}
+
 // A number operand becomes a tensor of 8 bytes, then one of the result's dtype where that differs; both live while the kernel runs
 // (c10 wrapped numbers, TensorIterator). The mean divides its sum by such a number. Measured; on CUDA numbers stay on the host.
 std::int64_t wrapped_number_scratch(DType dtype) {
@@ -111,6 +117,11 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
       work.flops = results;
       break;
 
+    case OpKind::SafeSoftmax:
+      if (on_cpu) cost.scratch_bytes = safe_softmax_scratch(graph, op);
+      work.compute = ComputeClass::Reduction;
+      work.flops = numel(graph, first);
+      break;
     case OpKind::MeanLast:
       if (on_cpu) cost.scratch_bytes = wrapped_number_scratch(work.dtype);
       [[fallthrough]];
@@ -119,7 +130,6 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
     case OpKind::Sum:
     case OpKind::Softmax:
     case OpKind::SoftmaxBackward:
-    case OpKind::SafeSoftmax:
     case OpKind::LogSoftmax:
     case OpKind::LogSoftmaxBackward:
     case OpKind::NllLoss:
