@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "core/error.h"
+#include "core/units.h"
 
 namespace shardplan {
 namespace {
@@ -45,6 +45,23 @@ std::int64_t cpu_flash_backward_scratch(const OpGraph& graph, const Op& op) {
   const Dims& q = graph.value(op.inputs[1]).sizes;
   const std::int64_t rows = cpu_flash_query_block(q[2]), columns = cpu_flash_key_block(graph.value(op.inputs[2]).sizes[2]);
   return graph.kernels.threads * (8 * rows * columns + 4 * rows);
+}
+
+// fp32 sums of the query gradient, row sums, and for grouped heads key and value gradients of every query head. Read in
+// aten/src/ATen/native/transformers/cuda/flash_attn/flash_api.cpp (mha_bwd), not measured.
+std::int64_t cuda_flash_backward_scratch(const OpGraph& graph, const Op& op) {
+  const Dims& q = graph.value(op.inputs[1]).sizes;
+  const Dims& k = graph.value(op.inputs[2]).sizes;
+  const std::int64_t rows = round_up(q[2], 128), columns = round_up(q[3], q[3] <= 128 ? 32 : 64);
+  const std::int64_t accumulators = 4 * q[0] * q[1] * rows * (columns + 1);
+  const std::int64_t grouped = q[1] == k[1] ? 0 : 2 * q[0] * q[1] * k[2] * q[3] * element_bytes(graph.value(op.inputs[2]).dtype);
+  return accumulators + grouped;
+}
+
+// The product of output and its gradient, then its row sums, fp32. Read in cuda/attention_backward.cu, not measured.
+std::int64_t cuda_efficient_backward_scratch(const OpGraph& graph, const Op& op) {
+  const Dims& q = graph.value(op.inputs[1]).sizes;
+  return 4 * q[0] * q[1] * q[2] * (q[3] + 1);
 }
 
 // Which elements are -inf, which rows are nothing else, and the number 0 (measured).
@@ -176,6 +193,8 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
       [[fallthrough]];
     case OpKind::AttentionFlashBackward:
     case OpKind::AttentionEfficientBackward:
+      if (op.kind == OpKind::AttentionFlashBackward) cost.scratch_bytes = cuda_flash_backward_scratch(graph, op);
+      if (op.kind == OpKind::AttentionEfficientBackward) cost.scratch_bytes = cuda_efficient_backward_scratch(graph, op);
       work.compute = ComputeClass::Attention;
       work.flops = attention_flops(graph, op, 5);
       break;
