@@ -249,6 +249,7 @@ void ShardplanSchedule::lay_out(bool evaluates) {
 
 void ShardplanSchedule::emit_inputs(std::int32_t micro_step) {
   sink_->begin({.kind = TaskKind::Input, .micro_step = micro_step});
+  if (waiting_gradient_.is_set()) sink_->wait(waiting_reduction_);
   release_waiting_gradient();
   for (const std::int32_t c : input_crossings_) {
     const Crossing& crossing = bodies_.crossings()[static_cast<std::size_t>(c)];
@@ -435,7 +436,6 @@ void ShardplanSchedule::finish_gradient(UnitId unit) {
 // counted, and two is all there ever are. On CPU the reduction has ended when its task ends.
 void ShardplanSchedule::release_waiting_gradient() {
   if (!waiting_gradient_.is_set()) return;
-  sink_->wait(waiting_reduction_);
   sink_->release(unit_buffer(BufferUse::FullGrad, waiting_gradient_, 0),
                  trainable_group(waiting_gradient_)->padded_numel * element_bytes(input_->precision.reduce));
   unit_states_[waiting_gradient_.at()].has_full_grad = false;
