@@ -73,7 +73,7 @@ std::vector<Alternative> alternatives(const Found& best, Evaluator& evaluator, i
   std::vector<KnobChoice> seen{best.choice};
   for (Idea& idea : ideas_for(best, evaluator.request())) {
     if (static_cast<int>(result.size()) >= most) break;
-    Evaluator other(idea.request);
+    Evaluator other(idea.request, evaluator);
     const SearchResult found = search(other);
     if (!found.best) continue;
     const bool same_request = idea.request.gpus == evaluator.request().gpus && idea.request.workload == evaluator.request().workload;

@@ -49,29 +49,46 @@ constexpr std::int32_t kMostTimedMicroSteps = 3;
 }  // namespace
 
 Evaluator::Evaluator(PlanRequest request)
-    : request_(std::move(request)), base_(base_plan(request_)), synchronous_(request_.hardware.device == DeviceKind::Cpu) {
-  segments_ = batch_of(request_.knobs.micro_batch.value_or(1)).shared.segments;
+    : request_(std::move(request)),
+      base_(base_plan(request_)),
+      synchronous_(request_.hardware.device == DeviceKind::Cpu),
+      compiled_(std::make_shared<Compiled>()) {
+  compiled_->hardware = request_.hardware;
+  compiled_->ranks_per_node = request_.ranks_per_node();
+  compiled_->segments = batch_of(request_.knobs.micro_batch.value_or(1)).shared.segments;
+}
+
+Evaluator::Evaluator(PlanRequest request, const Evaluator& like) : Evaluator(like) {
+  const bool shares = request.model.config == like.request_.model.config && request.workload == like.request_.workload &&
+                      request.hardware == like.request_.hardware && request.ranks_per_node() == like.request_.ranks_per_node();
+  if (!shares) {
+    *this = Evaluator(std::move(request));
+    return;
+  }
+  request_ = std::move(request);
+  base_ = base_plan(request_);
 }
 
 Plan Evaluator::plan_of(const KnobChoice& choice) const {
   Plan plan = base_;
-  apply(choice, segments_, plan);
+  apply(choice, compiled_->segments, plan);
   return plan;
 }
 
 Evaluator::Batch& Evaluator::batch_of(std::int64_t micro_batch) {
-  const auto found = batches_.find(micro_batch);
-  if (found != batches_.end()) return found->second;
+  const auto found = compiled_->batches.find(micro_batch);
+  if (found != compiled_->batches.end()) return found->second;
   Plan plan = base_;
   plan.micro_batch = micro_batch;
   Batch batch;
   batch.shared.graph = std::make_shared<const OpGraph>(build_graph(graph_request_of(plan)));
   batch.shared.segments = segments_of(*batch.shared.graph);
-  Batch& kept = batches_[micro_batch] = std::move(batch);
-  WorkTimes times{.kernel_nanoseconds = [this](const KernelWork& work) { return kernel_time(work, request_.hardware).count(); },
+  Batch& kept = compiled_->batches[micro_batch] = std::move(batch);
+  const Compiled* compiled = compiled_.get();  // outlives the functions, which it owns
+  WorkTimes times{.kernel_nanoseconds = [compiled](const KernelWork& work) { return kernel_time(work, compiled->hardware).count(); },
                   .collective_nanoseconds =
-                      [this](const CollectiveWork& work, std::int32_t degree, std::int32_t stride) {
-                        return collective_time(work, {.name = "", .degree = degree, .stride = stride}, request_.hardware, request_.ranks_per_node()).count();
+                      [compiled](const CollectiveWork& work, std::int32_t degree, std::int32_t stride) {
+                        return collective_time(work, {.name = "", .degree = degree, .stride = stride}, compiled->hardware, compiled->ranks_per_node).count();
                       },
                   .synchronous = synchronous_};
   kept.quick = std::make_unique<QuickForecast>(*kept.shared.graph, kept.shared.segments,
@@ -84,20 +101,20 @@ const Evaluator::Units& Evaluator::units_of(const KnobChoice& choice) {
   // With one unit for everything the root word means nothing.
   const RootWord root = choice.units.form == UnitsWord::Form::Whole ? RootWord::Joint : choice.root;
   const UnitsKey key{choice.units, root, choice.mesh.shard};
-  const auto found = units_.find(key);
-  if (found != units_.end()) return found->second;
+  const auto found = compiled_->units.find(key);
+  if (found != compiled_->units.end()) return found->second;
   Plan plan = base_;
   plan.mesh = choice.mesh;
-  plan.units = expand_units(choice.units, root, ReshardWord::All, segments_);
-  const OpGraph& graph = *batches_.begin()->second.shared.graph;
-  Units units{.layouts = unit_layouts(graph, segments_, plan)};
+  plan.units = expand_units(choice.units, root, ReshardWord::All, compiled_->segments);
+  const OpGraph& graph = *compiled_->batches.begin()->second.shared.graph;
+  Units units{.layouts = unit_layouts(graph, compiled_->segments, plan)};
   units.places = parameter_places(graph, units.layouts);
-  return units_[key] = std::move(units);
+  return compiled_->units[key] = std::move(units);
 }
 
 const std::vector<SpanPlan>& Evaluator::spans_of(const RecomputeWord& word) {
-  const auto found = spans_.find(word);
-  return found != spans_.end() ? found->second : spans_[word] = expand_spans(word, segments_);
+  const auto found = compiled_->spans.find(word);
+  return found != compiled_->spans.end() ? found->second : compiled_->spans[word] = expand_spans(word, compiled_->segments);
 }
 
 ScheduleInput Evaluator::input_of(const KnobChoice& choice) {
@@ -115,8 +132,8 @@ ScheduleInput Evaluator::input_of(const KnobChoice& choice) {
                       .clips = request_.workload.optimizer.clip_norm > 0};
   // The unit of the last block is the last one that holds a segment of a layer.
   SegmentId last_block;
-  for (std::size_t i = 0; i < segments_.all.size(); ++i) {
-    if (segments_.all[i].layer >= 0) last_block = SegmentId(static_cast<std::int64_t>(i));
+  for (std::size_t i = 0; i < compiled_->segments.all.size(); ++i) {
+    if (compiled_->segments.all[i].layer >= 0) last_block = SegmentId(static_cast<std::int64_t>(i));
   }
   for (const UnitLayout& unit : units.layouts) {
     const bool holds_last = std::find(unit.segments.begin(), unit.segments.end(), last_block) != unit.segments.end();
@@ -127,7 +144,7 @@ ScheduleInput Evaluator::input_of(const KnobChoice& choice) {
 
 // [Note: which phases can be the peak] Step 2 holds at every task what step 1 holds, and the states from the start; evaluation holds what
 // the forward of step 2 holds, or less. Loading and saving have pieces of their own. So three phases decide.
-Figures Evaluator::bounds(const KnobChoice& choice) {
+Figures Evaluator::count_bounds(const KnobChoice& choice) {
   QuickForecast& quick = *batch_of(choice.micro_batch).quick;
   const ScheduleInput input = input_of(choice);
   const std::int64_t workspace = workspace_bytes(request_.hardware, Phase::Step2);
@@ -146,10 +163,17 @@ Figures Evaluator::bounds(const KnobChoice& choice) {
   return f;
 }
 
+Figures Evaluator::bounds(const KnobChoice& choice) {
+  const auto found = compiled_->bounds.find(choice);
+  return found != compiled_->bounds.end() ? found->second : compiled_->bounds[choice] = count_bounds(choice);
+}
+
 nanoseconds Evaluator::step_time(const KnobChoice& choice) {
+  const auto found = compiled_->step_times.find(choice);
+  if (found != compiled_->step_times.end()) return found->second;
   StepClock clock(request_.hardware, choice.mesh, request_.ranks_per_node());
   batch_of(choice.micro_batch).quick->emit(input_of(choice), Phase::Step2, clock);
-  return clock.duration(synchronous_);
+  return compiled_->step_times[choice] = clock.duration(synchronous_);
 }
 
 Figures Evaluator::quick(const KnobChoice& choice) {
@@ -171,11 +195,11 @@ PlannedChoice Evaluator::full(const KnobChoice& choice) {
 
 nanoseconds Evaluator::compute_floor(const KnobChoice& choice) {
   const std::tuple key{choice.recompute, choice.micro_batch, choice.grad_accum};
-  const auto found = floors_.find(key);
-  if (found != floors_.end()) return found->second;
+  const auto found = compiled_->floors.find(key);
+  if (found != compiled_->floors.end()) return found->second;
   ComputeFloor floor;
   batch_of(choice.micro_batch).quick->emit(input_of(choice), Phase::Step2, floor);
-  return floors_[key] = floor.sum();
+  return compiled_->floors[key] = floor.sum();
 }
 
 }  // namespace shardplan

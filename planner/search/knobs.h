@@ -6,11 +6,12 @@
 #pragma once
 
 #include <compare>
-#include <map>
 #include <cstdint>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
+#include <tuple>
 #include <vector>
 
 #include "planner/graph/op_kind.h"
@@ -86,6 +87,13 @@ struct KnobChoice {
   std::int32_t prefetch = 1;
   InitPath init = InitPath::Simple;
   bool operator==(const KnobChoice&) const = default;
+  bool operator<(const KnobChoice& other) const {  // any order; keys of maps
+    const auto tied = [](const KnobChoice& c) {
+      return std::tie(c.mesh.shard, c.mesh.replicate, c.mesh.tp, c.units, c.root, c.reshard, c.micro_batch, c.grad_accum, c.accum_sync, c.prefetch, c.init,
+                      c.recompute);
+    };
+    return tied(*this) < tied(other);
+  }
 };
 
 [[nodiscard]] std::vector<UnitPlan> expand_units(const UnitsWord& units, RootWord root, ReshardWord reshard, const Segments& segments);

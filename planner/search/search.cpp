@@ -13,6 +13,9 @@
 //    rounding, at most a nanosecond in each launch, is given back.
 // 4. Time. Less resharding and more prefetch take Gather tasks away or let them start earlier; with collectives alone on their links a
 //    step is a longest path, which neither can lengthen: Figures::least_step of that choice is below the step time of all its group.
+// 5. Memory. With fewer shards every stretch is at least as large and every full buffer is the same but for padding, and the device holds
+//    no fewer communicators: so fewer shards need no less, but for padding_slack(). Left out: one shard whose stored and compute dtype
+//    agree, where the shard itself is the gathered parameter.
 // The tests compare with enumeration of the whole space by full programs.
 
 namespace shardplan {
@@ -141,18 +144,42 @@ class Searcher {
   [[nodiscard]] bool can_beat_best(const Pair& pair) const { return can_beat_best(pair.shape, pair.floor, has_free_batch(request_) ? rounding_share(request_.hardware) : 0); }
   [[nodiscard]] static BatchShape shape_of(const KnobChoice& c) { return {c.micro_batch, c.grad_accum, c.accum_sync}; }
 
+  // Bound 5. What a unit's buffers can differ by between two shard degrees, at most: padding of the full ones in every dtype, and the
+  // allocator's rounding of all of them.
+  [[nodiscard]] std::int64_t padding_slack() const {
+    constexpr std::int64_t kBuffersOfGroup = 6;  // shard, two moments, gradient, gathered, full gradient
+    const std::int64_t groups = 2 * 2 * (request_.model.num_layers + 1);
+    return groups * kBuffersOfGroup * (8 * space_.meshes.front().shard + allocator_rounding_bytes(request_.hardware));
+  }
+  [[nodiscard]] bool shares_shard(const MeshDegrees& mesh) const {
+    return mesh.shard == 1 && request_.workload.precision.stored == request_.workload.precision.compute;
+  }
+
+  // Calls `visit(group, leanest figures)` for the meshes of one wrapping that bound 5 leaves, most sharded first; ends when it is true.
+  template <class Visit>
+  bool each_mesh(const Pair& pair, std::size_t wrapping, Visit visit) {
+    bool rest_is_larger = false;
+    for (std::size_t m = 0; m < space_.meshes.size(); ++m) {
+      if (rest_is_larger && !shares_shard(space_.meshes[m])) continue;
+      const Group group{m, wrapping};
+      const Figures lean = bounds(choice_of(pair, group, leanest_reshard_, leanest_prefetch_));
+      if (lean.binding_bytes > capacity_bytes_ + padding_slack()) rest_is_larger = true;
+      if (visit(group, lean)) return true;
+    }
+    return false;
+  }
+
   // Bound 1. Tries the group that fitted last before the others.
   bool fits_somehow(std::size_t recompute, const BatchShape& shape) {
-    const auto fits = [&](const Group& group) {
-      return bounds(choice_of({recompute, shape}, group, leanest_reshard_, leanest_prefetch_)).binding_bytes <= capacity_bytes_;
+    const Pair pair{recompute, shape};
+    const auto fits = [&](const Group& group, const Figures& lean) {
+      if (lean.binding_bytes > capacity_bytes_) return false;
+      last_fitting_ = group;
+      return true;
     };
-    if (fits(last_fitting_)) return true;
-    for (std::size_t m = 0; m < space_.meshes.size(); ++m) {
-      for (std::size_t w = 0; w < space_.wrappings.size(); ++w) {
-        if (!fits({m, w})) continue;
-        last_fitting_ = {m, w};
-        return true;
-      }
+    if (fits(last_fitting_, bounds(choice_of(pair, last_fitting_, leanest_reshard_, leanest_prefetch_)))) return true;
+    for (std::size_t w = 0; w < space_.wrappings.size(); ++w) {
+      if (each_mesh(pair, w, fits)) return true;
     }
     return false;
   }
@@ -212,14 +239,13 @@ class Searcher {
   // Every choice of a pair that bounds 1 and 4 leave.
   void examine(const Pair& pair) {
     std::vector<Group> groups;
-    for (std::size_t m = 0; m < space_.meshes.size(); ++m) {
-      for (std::size_t w = 0; w < space_.wrappings.size(); ++w) {
-        Group group{m, w};
-        const Figures lean = bounds(choice_of(pair, group, leanest_reshard_, leanest_prefetch_));
-        if (lean.binding_bytes > capacity_bytes_) continue;
+    for (std::size_t w = 0; w < space_.wrappings.size(); ++w) {
+      each_mesh(pair, w, [&](Group group, const Figures& lean) {
+        if (lean.binding_bytes > capacity_bytes_) return false;
         group.least = bounds(choice_of(pair, group, quickest_reshard_, quickest_prefetch_)).least_step;
         groups.push_back(group);
-      }
+        return false;
+      });
     }
     std::stable_sort(groups.begin(), groups.end(), [](const Group& a, const Group& b) { return a.least < b.least; });
     for (const Group& group : groups) {
