@@ -121,6 +121,8 @@ void read_roundup(const Setting& setting, std::array<std::int64_t, kNumRoundupIn
   }
 }
 
+constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
+
 // Settings of speed, of the host or of graph captures: checked, and of no effect on a size.
 const std::vector<std::string> kTruthsWithoutEffect = {"pinned_use_background_threads", "pinned_use_cuda_host_register",
                                                        "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse"};
@@ -131,7 +133,6 @@ bool contains(const std::vector<std::string>& words, const std::string& word) {
 }
 
 void read(const Setting& setting, CachingAllocatorOptions& options) {
-  constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
   const std::string& key = setting.key;
   if (key == "max_split_size_mb") {
     options.max_split_size_bytes = mebibytes(setting, 20, kMostMib);

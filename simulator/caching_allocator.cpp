@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <bit>
 #include <limits>
-#include <utility>
 
 #include "core/error.h"
 
@@ -26,7 +25,7 @@ void lower(ByteCounter& counter, std::int64_t bytes) { counter.current_bytes -= 
 
 }  // namespace
 
-CachingAllocator::CachingAllocator(CachingAllocatorOptions options) : options_(std::move(options)), next_address_(kFirstAddress) {}
+CachingAllocator::CachingAllocator(const CachingAllocatorOptions& options) : options_(options), next_address_(kFirstAddress) {}
 
 std::int64_t CachingAllocator::rounded(std::int64_t bytes) const {
   if (bytes < kMinBlockBytes) return kMinBlockBytes;

@@ -101,7 +101,7 @@ struct SegmentView {
 
 class CachingAllocator {
  public:
-  explicit CachingAllocator(CachingAllocatorOptions options = {});
+  explicit CachingAllocator(const CachingAllocatorOptions& options = {});
 
   // Requires bytes > 0 and a set stream.
   [[nodiscard]] AllocationResult allocate(std::int64_t bytes, StreamId stream);
@@ -150,7 +150,7 @@ class CachingAllocator {
     std::int64_t bytes = 0;
     std::int64_t address = 0;
     Slot slot = kNone;
-    auto operator<=>(const FreeKey&) const = default;
+    auto operator<=>(const FreeKey&) const = default;  // NOLINT(modernize-use-nullptr): the check misreads <=>
   };
   struct Pool {  // of one stream and size class
     StreamId stream;
