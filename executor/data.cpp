@@ -18,7 +18,7 @@
 namespace shardplan {
 namespace {
 
-constexpr const char* kTextRemedy = "encode it first: scripts/encode_text.py --model DIR --data FILE -o FILE.jsonl";
+constexpr const char* kTextRemedy = "encode it first: scripts/encode_text.py --model DIR --out DIR FILE";
 
 std::string at_line(const std::filesystem::path& file, std::int64_t line) { return fmt::format("{}:{}", file.string(), line); }
 

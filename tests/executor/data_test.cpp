@@ -130,9 +130,9 @@ TEST_F(DataTest, NamesWhatIsWrongWithARow) {
             "'attention_mask' is not ones followed by zeros, one for each id" + at + "\n  try: pad on the right");
   EXPECT_EQ(message_of(request({file("d.jsonl", R"({"prompt": "a", "completion": "b"})")})),
             "row holds text under 'prompt'; the executor reads token ids" + at +
-                "\n  try: encode it first: scripts/encode_text.py --model DIR --data FILE -o FILE.jsonl");
+                "\n  try: encode it first: scripts/encode_text.py --model DIR --out DIR FILE");
   EXPECT_EQ(message_of(request({file("d.txt", "")})), "data file '" + (folder_ / "d.txt").string() +
-                                                          "' is neither .jsonl nor .bin\n  at: --data\n  try: encode it first: scripts/encode_text.py --model DIR --data FILE -o FILE.jsonl");
+                                                          "' is neither .jsonl nor .bin\n  at: --data\n  try: encode it first: scripts/encode_text.py --model DIR --out DIR FILE");
   EXPECT_EQ(message_of(request({file("t.bin", words16({1, 2}))})),
             "the data holds no whole sample of 4 tokens\n  at: " + (folder_ / "t.bin").string() + "\n  try: give more data or a smaller --seq-len");
 }

@@ -157,10 +157,10 @@ TEST(SafetensorsWriter, WhatIsWrittenIsReadBack) {
   const TestFolder folder;
   {
     SafetensorsWriter writer(folder / "model.safetensors", {{"z", DType::BF16, {3}}, {"b", DType::F32, {2, 2}}, {"a", DType::F32, {1}}});
-    writer.write("b", 8, std::as_bytes(std::span(bytes_of(8, 'B'))));  // in any order, in pieces
-    writer.write("z", 0, std::as_bytes(std::span(bytes_of(6, 'Z'))));
-    writer.write("a", 0, std::as_bytes(std::span(bytes_of(4, 'A'))));
-    writer.write("b", 0, std::as_bytes(std::span(bytes_of(8, 'b'))));
+    writer.write("b", 8, std::as_bytes(std::span<const char>(bytes_of(8, 'B'))));  // in any order, in pieces
+    writer.write("z", 0, std::as_bytes(std::span<const char>(bytes_of(6, 'Z'))));
+    writer.write("a", 0, std::as_bytes(std::span<const char>(bytes_of(4, 'A'))));
+    writer.write("b", 0, std::as_bytes(std::span<const char>(bytes_of(8, 'b'))));
     EXPECT_FALSE(std::filesystem::exists(folder / "model.safetensors"));
     writer.finish();
   }
@@ -186,15 +186,15 @@ TEST(SafetensorsWriter, AnUnfinishedFileLeavesNothing) {
 TEST(SafetensorsWriter, AMissingByteIsABrokenLaw) {
   const TestFolder folder;
   SafetensorsWriter writer(folder / "model.safetensors", {{"a", DType::F32, {2}}});
-  writer.write("a", 0, std::as_bytes(std::span(bytes_of(4, 'a'))));
+  writer.write("a", 0, std::as_bytes(std::span<const char>(bytes_of(4, 'a'))));
   EXPECT_THROW(writer.finish(), CheckFailure);
 }
 
 TEST(ModelWriter, SplitsBetweenTensorsAndWritesTheIndex) {
   const TestFolder folder;
   ModelWriter writer(folder.path(), {{"a", DType::F32, {4}}, {"b", DType::F32, {4}}, {"c", DType::F32, {1}}}, 20);  // 16, 16 + 4
-  for (const char* name : {"a", "b"}) writer.write(name, 0, std::as_bytes(std::span(bytes_of(16, name[0]))));
-  writer.write("c", 0, std::as_bytes(std::span(bytes_of(4, 'c'))));
+  for (const char* name : {"a", "b"}) writer.write(name, 0, std::as_bytes(std::span<const char>(bytes_of(16, name[0]))));
+  writer.write("c", 0, std::as_bytes(std::span<const char>(bytes_of(4, 'c'))));
   writer.finish();
   EXPECT_EQ(text_of_file(folder / "model.safetensors.index.json"),
             R"({
