@@ -138,6 +138,30 @@ TEST(SimulateMemory, OtherStreamsAllocateWhenTheHostIssuesThem) {
   EXPECT_EQ(one_by_one.memory[1].at, one_by_one.tasks[next.at()].end);  // it has no kernel 0: the effect is after all kernels
 }
 
+// gather          |cast 10|----100----|             its buffer comes before the cast
+// reduce-scatter                      |---30---|copy 20|   the shard comes before the copy, the full gradient goes after it
+TEST(SimulateMemory, AGatherCastsBeforeAndAReductionCopiesAfterItsCollective) {
+  StepProgram program = empty_program();
+  const BufferId gathered = buffer(program, 200, MemoryCategory::UnshardedParam);
+  const BufferId full = buffer(program, 60, MemoryCategory::UnshardedGrad);
+  const BufferId shard = buffer(program, 30, MemoryCategory::ShardedGrad);
+  program.resident = {full};
+  const TaskId in = gather(program, 100);
+  program.tasks[in.at()].kernels = {kernel(10)};
+  program.tasks[in.at()].effects = {allocate(gathered)};
+  const CollectiveWork reduce{.kind = CollectiveKind::ReduceScatter, .axis = AxisId(0), .bytes = 60};
+  add(program, {.kind = TaskKind::ReduceScatter,
+                .stream = StreamId(2),
+                .effects = {allocate(shard), release(full)},
+                .kernels = {kernel(20)},
+                .collective = reduce});
+  const Timeline timeline = simulate(program, round_machine(), {.synchronous = true});
+  ASSERT_EQ(timeline.memory.size(), 3U);
+  EXPECT_EQ(timeline.memory[0].at.count(), 0);
+  EXPECT_EQ(timeline.memory[1].at.count(), 10 + 100 + 30);
+  EXPECT_EQ(timeline.memory[2].at.count(), 10 + 100 + 30 + 20);
+}
+
 TEST(SimulateMemory, ResidentBuffersAloneMayBeThePeak) {
   StepProgram program = empty_program();
   const BufferId weight = buffer(program, 100, MemoryCategory::ShardedParam);
