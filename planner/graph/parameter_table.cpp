@@ -54,11 +54,11 @@ class TableWriter {
   std::int32_t layer_ = -1;
 };
 
-bool matches(const std::string& name, const std::string& expression, const char* flag) {
+std::regex expression_from(const std::string& text, const char* flag) {
   try {
-    return std::regex_search(name, std::regex(expression));
+    return std::regex(text);
   } catch (const std::regex_error& error) {
-    throw UsageError(fmt::format("\"{}\" is no regular expression: {}", expression, error.what()), flag);
+    throw UsageError(fmt::format("\"{}\" is no regular expression: {}", text, error.what()), flag);
   }
 }
 
@@ -78,7 +78,9 @@ class Selection {
   Selection(const std::string& word, const ParameterTable& table, const ModelSpec& model) : word_(word), is_tied_(table.head_is_tied), num_layers_(model.num_layers) {
     if (word.starts_with("last:")) {
       last_ = count_of_last(word, model);
-    } else if (!word.starts_with("regex:")) {
+    } else if (word.starts_with("regex:")) {
+      expression_ = expression_from(word.substr(std::string_view("regex:").size()), "--train");
+    } else {
       const std::vector<std::string> words = {"all", "head", "embed", "last:N", "norms", "biases", "regex:RE"};
       if (std::find(words.begin(), words.end(), word) == words.end()) {
         const std::string near = nearest(word, words);
@@ -95,11 +97,12 @@ class Selection {
     if (word_ == "norms") return parameter.kind == ParameterKind::Norm;
     if (word_ == "biases") return parameter.kind == ParameterKind::Bias;
     if (last_ > 0) return parameter.layer >= num_layers_ - last_;
-    return matches(parameter.name, word_.substr(std::string_view("regex:").size()), "--train");
+    return std::regex_search(parameter.name, expression_);
   }
 
  private:
   std::string word_;
+  std::regex expression_;
   bool is_tied_;
   std::int64_t num_layers_;
   std::int64_t last_ = 0;
@@ -137,8 +140,9 @@ void select_trainable(ParameterTable& table, const ModelSpec& model, const std::
     const Selection selection(word, table, model);
     for (Parameter& parameter : table.parameters) parameter.trainable = parameter.trainable || selection.selects(parameter);
   }
-  for (const std::string& expression : freeze) {
-    for (Parameter& parameter : table.parameters) parameter.trainable = parameter.trainable && !matches(parameter.name, expression, "--freeze");
+  for (const std::string& text : freeze) {
+    const std::regex expression = expression_from(text, "--freeze");
+    for (Parameter& parameter : table.parameters) parameter.trainable = parameter.trainable && !std::regex_search(parameter.name, expression);
   }
   if (table.trainable_numel() == 0) {
     throw UsageError(fmt::format("nothing is left to train: no parameter of {} is selected", model.name), "--train, --freeze", "select at least one parameter");

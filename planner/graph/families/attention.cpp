@@ -120,22 +120,25 @@ ValueId AttentionMasks::additive_from(ValueId allowed) {
   return pad == 0 ? mask : build_.slice(build_.pad_last(mask, 0, pad, 0.0), 3, 0, s);
 }
 
-ValueId AttentionMasks::additive(std::size_t layer) {
+LayerMask AttentionMasks::of_layer(std::size_t layer) {
+  const Kernels& kernels = build_.graph().kernels;
   for (const OfWindow& made : made_) {
     if (made.window != windows_[layer]) continue;
-    return made.additive.is_set() ? made.additive : additive_from(made.allowed);
+    return {.additive = made.additive.is_set() ? made.additive : additive_from(made.allowed),
+            .is_kernels_own = made.window == 0 && !kernels.padding_mask && kernels.attention == AttentionKernel::Math};
   }
   return {};
 }
 
-ValueId attend(GraphBuilder& build, ValueId q, ValueId k, ValueId v, ValueId mask) {
+ValueId attend(GraphBuilder& build, ValueId q, ValueId k, ValueId v, const LayerMask& layer_mask) {
   const Dims s = build.sizes(q);
   const std::int64_t batch = s[0], heads = s[1], tokens = s[2], head_dim = s[3], times = heads / build.sizes(k)[1];
   const double scale = 1.0 / std::sqrt(static_cast<double>(head_dim));
   const Kernels& kernels = build.graph().kernels;
-  // A mask goes with equal numbers of heads only.
-  const bool repeats_first = !kernels.grouped_attention || mask.is_set();
-  if (repeats_first && kernels.attention != AttentionKernel::Math) {
+  ValueId mask = layer_mask.additive;
+  // The model code passes a mask with equal numbers of heads only.
+  const bool passes_mask = mask.is_set() && !layer_mask.is_kernels_own;
+  if (!kernels.grouped_attention || passes_mask) {
     k = repeat_heads(build, k, times);
     v = repeat_heads(build, v, times);
   }
@@ -155,7 +158,7 @@ ValueId attend(GraphBuilder& build, ValueId q, ValueId k, ValueId v, ValueId mas
       out = build.attention(OpKind::AttentionEfficient, q, k, v, mask, scale, !mask.is_set());
       break;
     case AttentionKernel::Math:
-      out = math(build, q, k, v, mask, scale, times);
+      out = math(build, q, k, v, mask, scale, heads / build.sizes(k)[1]);
       break;
     case AttentionKernel::Eager:
       out = eager(build, q, k, v, mask, scale);

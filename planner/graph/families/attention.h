@@ -8,15 +8,20 @@
 
 namespace shardplan {
 
+// What one layer's attention adds to its scores; unset when the kernel's causal flag does.
+struct LayerMask {
+  ValueId additive;             // [1, 1, S, S] (stock code: [B, 1, S, S])
+  bool is_kernels_own = false;  // the model code passes none: the composed kernel makes it to be causal
+};
+
 // Masks of a model: made once, before the first layer, and handed to every layer that uses them.
 class AttentionMasks {
  public:
   // `windows`: per layer, tokens seen back; 0 = all.
   AttentionMasks(GraphBuilder& build, const std::vector<std::int64_t>& windows);
 
-  // The additive mask of a layer, [1, 1, S, S] (stock code: [B, 1, S, S], made anew in each layer); unset when the kernel's causal
-  // flag does.
-  [[nodiscard]] ValueId additive(std::size_t layer);
+  // Stock code makes the additive mask anew in each layer; then this appends ops.
+  [[nodiscard]] LayerMask of_layer(std::size_t layer);
 
  private:
   struct OfWindow {
@@ -32,7 +37,7 @@ class AttentionMasks {
   std::vector<OfWindow> made_;
 };
 
-// q [B, A, S, D], k and v [B, K, S, D], mask additive or unset (causal) -> [B, S, A*D], contiguous.
-[[nodiscard]] ValueId attend(GraphBuilder& build, ValueId q, ValueId k, ValueId v, ValueId mask);
+// q [B, A, S, D], k and v [B, K, S, D] -> [B, S, A*D], contiguous.
+[[nodiscard]] ValueId attend(GraphBuilder& build, ValueId q, ValueId k, ValueId v, const LayerMask& mask);
 
 }  // namespace shardplan

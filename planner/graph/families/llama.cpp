@@ -146,7 +146,7 @@ class LlamaBuilder {
     q = rotate(q, layer, "self_attn.q_rotary");
     k = rotate(k, layer, "self_attn.k_rotary");
     build_.at(layer, "self_attn");
-    const ValueId out = attend(build_, q, k, v, masks.additive(static_cast<std::size_t>(layer)));
+    const ValueId out = attend(build_, q, k, v, masks.of_layer(static_cast<std::size_t>(layer)));
     const ValueId projected = linear(out, layer, "self_attn.o_proj", w.o);
     build_.at(layer, "self_attn.residual");
     return build_.binary(OpKind::Add, h, projected);
