@@ -166,7 +166,8 @@ ClockProgram clock_program(const StepProgram& program, const HardwareSpec& hardw
                 .has_collective = task.collective.has_value(),
                 .first_wait = static_cast<std::int32_t>(clock.waits.size())};
     for (const KernelWork& work : task.kernels) c.kernels += kernel_time(work, hardware);
-    if (task.collective) c.collective = collective_cost(*task.collective, program.mesh[task.collective->axis.at()], hardware, ranks_per_node);
+    if (task.collective)
+      c.collective = collective_cost(*task.collective, program.mesh[task.collective->axis.at()], hardware, ranks_per_node);
     clock.waits.insert(clock.waits.end(), task.waits_on.begin(), task.waits_on.end());
     c.end_wait = static_cast<std::int32_t>(clock.waits.size());
     clock.tasks.push_back(c);

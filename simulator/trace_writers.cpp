@@ -52,15 +52,15 @@ void add_tasks(TraceText& trace, const Timeline& timeline, std::size_t process) 
     const std::string label = span.label.empty() ? std::string(task_kind_name(span.kind)) : span.label;
     trace.add(fmt::format(R"("ph":"X","pid":{},"tid":{},"ts":{},"dur":{},"name":{},"cat":"{}","args":{{"task":{},"micro_step":{},)"
                           R"("peak_requested_bytes":{},"after_requested_bytes":{}}})",
-                          process, span.stream.value, microseconds(span.start), microseconds(span.end - span.start), json_text(label),
-                          task_kind_name(span.kind), span.task.value, span.micro_step, span.peak_requested_bytes,
+                          process, span.stream.value, microseconds(span.start), microseconds(span.end - span.start),
+                          json_text(label), task_kind_name(span.kind), span.task.value, span.micro_step, span.peak_requested_bytes,
                           span.after_requested_bytes));
   }
 }
 
 void add_counter(TraceText& trace, std::size_t process, std::chrono::nanoseconds at, const std::string& name, std::int64_t bytes) {
-  trace.add(
-      fmt::format(R"("ph":"C","pid":{},"ts":{},"name":{},"args":{{"bytes":{}}})", process, microseconds(at), json_text(name), bytes));
+  trace.add(fmt::format(R"("ph":"C","pid":{},"ts":{},"name":{},"args":{{"bytes":{}}})", process, microseconds(at), json_text(name),
+                        bytes));
 }
 
 // One sample per counter and instant: the level after all changes of that instant.

@@ -168,7 +168,8 @@ TEST(Architecture, IncludesKeepTheArrowsAndLibrariesStayInTheirRooms) {
       ++num_includes;
       const std::optional<std::string> rule = broken_rule(file, include.name, include.quoted);
       EXPECT_FALSE(rule) << file << ":" << include.line << ": " << include.name << ": " << *rule;
-      EXPECT_TRUE(!include.quoted || fs::exists(root / include.name)) << file << ":" << include.line << ": no file " << include.name;
+      EXPECT_TRUE(!include.quoted || fs::exists(root / include.name))
+          << file << ":" << include.line << ": no file " << include.name;
     }
   }
   EXPECT_GT(num_includes, 100) << "the rooms were not found under " << root;
