@@ -15,6 +15,7 @@ namespace shardplan {
 namespace {
 
 const std::string kWhere = "allocator settings";
+constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
 
 [[noreturn]] void refuse(const std::string& problem, const std::string& remedy = "") { throw UsageError(problem, kWhere, remedy); }
 
@@ -57,10 +58,9 @@ std::int64_t whole_number(const Setting& setting, std::string_view text) {
   return number;
 }
 
-std::int64_t mebibytes(const Setting& setting, std::int64_t least_mib, std::int64_t most_mib) {
+std::int64_t mebibytes(const Setting& setting) {
   const std::int64_t number = whole_number(setting, setting.value);
-  if (number < least_mib || number > most_mib)
-    refuse(setting.key + " is " + setting.value, "give " + std::to_string(least_mib) + " to " + std::to_string(most_mib));
+  if (number > kMostMib) refuse(setting.key + " is " + setting.value, "give at most " + std::to_string(kMostMib));
   return number * kAllocatorMib;
 }
 
@@ -121,8 +121,6 @@ void read_roundup(const Setting& setting, std::array<std::int64_t, kNumRoundupIn
   }
 }
 
-constexpr std::int64_t kMostMib = std::int64_t{1} << 40;
-
 // Settings of speed, of the host or of graph captures: checked, and of no effect on a size.
 const std::vector<std::string> kTruthsWithoutEffect = {"pinned_use_background_threads", "pinned_use_cuda_host_register",
                                                        "release_lock_on_cudamalloc", "graph_capture_record_stream_reuse"};
@@ -135,11 +133,12 @@ bool contains(const std::vector<std::string>& words, const std::string& word) {
 void read(const Setting& setting, CachingAllocatorOptions& options) {
   const std::string& key = setting.key;
   if (key == "max_split_size_mb") {
-    options.max_split_size_bytes = mebibytes(setting, 20, kMostMib);
+    options.max_split_size_bytes = mebibytes(setting);
   } else if (key == "max_non_split_rounding_mb") {
-    options.max_non_split_rounding_bytes = mebibytes(setting, 20, kMostMib);
+    options.max_non_split_rounding_bytes = mebibytes(setting);
   } else if (key == "large_segment_size_mb") {
-    options.large_segment_bytes = mebibytes(setting, 11, kMostMib);
+    options.large_segment_bytes = mebibytes(setting);
+    if (options.large_segment_bytes <= 10 * kAllocatorMib) refuse(key + " is " + setting.value, "give at least 11");
   } else if (key == "garbage_collection_threshold") {
     options.garbage_collection_threshold_fraction = fraction(setting);
     if (!(options.garbage_collection_threshold_fraction > 0 && options.garbage_collection_threshold_fraction < 1))
@@ -178,9 +177,13 @@ void read(const Setting& setting, CachingAllocatorOptions& options) {
 CachingAllocatorOptions allocator_options_from_text(std::string_view text, const CachingAllocatorOptions& base) {
   CachingAllocatorOptions options = base;
   for (const Setting& setting : settings_of(text)) read(setting, options);
-  if (options.max_split_size_bytes && *options.max_split_size_bytes < options.large_segment_bytes)
-    refuse("max_split_size_mb is below large_segment_size_mb",
+  const auto not_below_segment = [&options](const std::string& key, const std::optional<std::int64_t>& bytes) {
+    if (!bytes || *bytes >= options.large_segment_bytes) return;
+    refuse(key + " is " + std::to_string(*bytes / kAllocatorMib) + ", less than large segments have",
            "give at least " + std::to_string(options.large_segment_bytes / kAllocatorMib));
+  };
+  not_below_segment("max_split_size_mb", options.max_split_size_bytes);
+  not_below_segment("max_non_split_rounding_mb", options.max_non_split_rounding_bytes);
   return options;
 }
 

@@ -25,7 +25,8 @@ struct CachingAllocatorOptions {
   // Blocks of this size and more are never split, and reused only for requests nearly as large. Empty: every block may be split.
   // Keeps big blocks whole, at the price of unused tails up to max_non_split_rounding_bytes.
   std::optional<std::int64_t> max_split_size_bytes;
-  std::int64_t max_non_split_rounding_bytes = 20 * kAllocatorMib;
+  // What such a reuse may waste, not included. Empty: large_segment_bytes.
+  std::optional<std::int64_t> max_non_split_rounding_bytes;
   // Segment for requests above 1 MiB and below 10 MiB, and page of large expandable segments.
   std::int64_t large_segment_bytes = 20 * kAllocatorMib;
   // Rounds a request up to a multiple of (power of two below it / divisions). 0 and 1: off. Fewer block sizes, more rounding.

@@ -135,7 +135,8 @@ CachingAllocator::Slot CachingAllocator::take_free_block(const Request& request)
     best = next;
   }
   if (!exceeds_split_limit(request.bytes) && exceeds_split_limit(best->bytes)) return kNone;
-  if (exceeds_split_limit(request.bytes) && best->bytes >= request.bytes + options_.max_non_split_rounding_bytes) return kNone;
+  const std::int64_t waste_bytes = options_.max_non_split_rounding_bytes.value_or(options_.large_segment_bytes);
+  if (exceeds_split_limit(request.bytes) && best->bytes >= request.bytes + waste_bytes) return kNone;
   const Slot slot = best->slot;
   pool.free.erase(best);
   return slot;

@@ -37,6 +37,7 @@ const char* const kConfs[] = {
     "garbage_collection_threshold:0.3,per_process_memory_fraction:0.5,max_split_size_mb:30",
     "large_segment_size_mb:40",
     "large_segment_size_mb:40,max_split_size_mb:50",
+    "large_segment_size_mb:12,max_split_size_mb:12",
 };
 
 bool has_pytorch() { return std::string(SHARDPLAN_PYTORCH_ALLOCATOR) != ""; }
@@ -83,15 +84,18 @@ INSTANTIATE_TEST_SUITE_P(Settings, AllocatorAgainstPytorch, testing::ValuesIn(kC
 TEST_P(AllocatorAgainstPytorch, RandomScriptsGiveEqualAnswersStepByStep) {
   if (!has_pytorch()) GTEST_SKIP() << "no libc10_cuda with its CUDA headers was found at configuration";
   const std::int64_t devices[] = {4000 * kMib, 800 * kMib + 12345, 300 * kMib};
+  const std::int64_t factors[] = {1, 13, 97};  // up to 7 GiB
   for (std::uint32_t seed = 0; seed < 18; ++seed) {
-    RandomScript options{.seed = seed,
-                         .num_steps = 600,
-                         .num_streams = 1 + static_cast<int>(seed % 3),
-                         .conf = GetParam(),
-                         .device_bytes = devices[seed / 3 % 3],
-                         .outside_bytes = seed % 2 == 0 ? 0 : 7 * kMib,
-                         .most_live = seed % 4 == 0 ? 15 : 60,
-                         .with_records = seed % 2 == 0};
+    const std::int64_t factor = factors[seed / 3 % 3];
+    const RandomScript options{.seed = seed,
+                               .num_steps = 600,
+                               .num_streams = 1 + static_cast<int>(seed / 2 % 3),
+                               .conf = GetParam(),
+                               .device_bytes = devices[seed % 3] * factor,
+                               .outside_bytes = seed % 5 == 0 ? 0 : 7 * kMib,
+                               .most_live = seed % 4 == 0 ? 15 : 60,
+                               .with_records = seed % 2 == 0,
+                               .size_factor = factor};
     const std::string script = random_script(options);
     expect_equal(script, run_on_model(script), run_on_pytorch(script), options.with_records);
     if (HasFatalFailure()) FAIL() << "seed " << seed;
@@ -146,6 +150,10 @@ TEST(AllocatorAgainstPytorchFiles, TheSameSettingsAreAccepted) {
                                "backend:cudaMallocAsync",
                                "max_split_size_mb",
                                "max_split_size_mb:100,",
+                               "large_segment_size_mb:12,max_split_size_mb:12",
+                               "large_segment_size_mb:12,max_split_size_mb:11",
+                               "large_segment_size_mb:12,max_non_split_rounding_mb:12",
+                               "large_segment_size_mb:40,max_non_split_rounding_mb:30",
                                "large_segment_size_mb:40,max_split_size_mb:30",
                                "max_split_size_mb:30,large_segment_size_mb:40",
                                "release_lock_on_cudamalloc:True",

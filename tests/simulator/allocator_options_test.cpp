@@ -51,12 +51,16 @@ TEST(AllocatorOptions, EveryRefusalSaysWhatIsAllowed) {
             "unknown setting 'max_split_size'\n  at: allocator settings\n  try: did you mean max_split_size_mb?");
   EXPECT_EQ(refusal("max_split_size_mb"),
             "'max_split_size_mb' is no setting\n  at: allocator settings\n  try: write key:value, joined by commas");
-  EXPECT_EQ(refusal("max_split_size_mb:19"), "max_split_size_mb is 19\n  at: allocator settings\n  try: give 20 to 1099511627776");
+  EXPECT_EQ(refusal("max_split_size_mb:19"),
+            "max_split_size_mb is 19, less than large segments have\n  at: allocator settings\n  try: give at least 20");
   EXPECT_EQ(refusal("max_split_size_mb:100x"), "max_split_size_mb is '100x'\n  at: allocator settings\n  try: give a whole number");
-  EXPECT_EQ(refusal("large_segment_size_mb:10"),
-            "large_segment_size_mb is 10\n  at: allocator settings\n  try: give 11 to 1099511627776");
+  EXPECT_EQ(refusal("large_segment_size_mb:10"), "large_segment_size_mb is 10\n  at: allocator settings\n  try: give at least 11");
   EXPECT_EQ(refusal("max_split_size_mb:30,large_segment_size_mb:40"),
-            "max_split_size_mb is below large_segment_size_mb\n  at: allocator settings\n  try: give at least 40");
+            "max_split_size_mb is 30, less than large segments have\n  at: allocator settings\n  try: give at least 40");
+  EXPECT_EQ(refusal("max_non_split_rounding_mb:30,large_segment_size_mb:40"),
+            "max_non_split_rounding_mb is 30, less than large segments have\n  at: allocator settings\n  try: give at least 40");
+  EXPECT_EQ(refusal("max_split_size_mb:9999999999999"),
+            "max_split_size_mb is 9999999999999\n  at: allocator settings\n  try: give at most 1099511627776");
   EXPECT_EQ(refusal("garbage_collection_threshold:1"),
             "garbage_collection_threshold is 1\n  at: allocator settings\n  try: give a number between 0 and 1, both excluded");
   EXPECT_EQ(refusal("per_process_memory_fraction:1.5"),

@@ -115,7 +115,7 @@ std::string random_script(const RandomScript& options) {
   const auto any_stream = [&] { return static_cast<std::int64_t>(random() % static_cast<std::uint32_t>(options.num_streams)); };
   // A training step asks for the same sizes again and again: half of the requests repeat an earlier size.
   std::vector<std::int64_t> sizes;
-  for (int i = 0; i < 12; ++i) sizes.push_back(random_bytes(random));
+  for (int i = 0; i < 12; ++i) sizes.push_back(options.size_factor * random_bytes(random));
   for (std::int64_t step = 0; step < options.num_steps; ++step) {
     const std::uint32_t dice = random() % 1000;
     if (dice < 3) {
@@ -136,7 +136,7 @@ std::string random_script(const RandomScript& options) {
       allocator.free(live[which].second);
       live.erase(live.begin() + static_cast<std::ptrdiff_t>(which));
     } else {
-      const std::int64_t bytes = random() % 2 == 0 ? sizes[random() % sizes.size()] : random_bytes(random);
+      const std::int64_t bytes = random() % 2 == 0 ? sizes[random() % sizes.size()] : options.size_factor * random_bytes(random);
       const std::int64_t stream = any_stream();
       script << "alloc " << step << ' ' << bytes << ' ' << stream << '\n';
       const AllocationResult result = allocator.allocate(bytes, StreamId(stream));

@@ -31,8 +31,9 @@ struct RandomScript {
   std::int64_t outside_bytes = 0;
   int most_live = 60;  // live blocks hover around this number
   bool with_records = true;
+  std::int64_t size_factor = 1;  // every size is multiplied by it
 };
-// Sizes from a few bytes to some tens of MiB, so that all pools, splits and failures occur.
+// Sizes from a few bytes to some tens of MiB times size_factor, so that all pools, splits and failures occur.
 [[nodiscard]] std::string random_script(const RandomScript& options);
 
 }  // namespace shardplan

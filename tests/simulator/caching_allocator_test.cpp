@@ -204,6 +204,18 @@ TEST(CachingAllocator, BlocksAboveTheSplitLimitStayWhole) {
   EXPECT_EQ(allocator.block_bytes(forty_six), 64 * kMib) << "64 < 46 + 20: taken, and charged whole";
 }
 
+// What may be wasted follows the segment size unless it is set: a block of 84 serves 45 when 40 may be wasted, not when 20 may.
+TEST(CachingAllocator, WasteAboveTheSplitLimitFollowsTheSegmentSize) {
+  for (const bool is_set : {false, true}) {
+    CachingAllocatorOptions options{.max_split_size_bytes = 40 * kMib, .large_segment_bytes = 40 * kMib};
+    if (is_set) options.max_non_split_rounding_bytes = 20 * kMib;
+    CachingAllocator allocator(options);
+    allocator.free(allocate(allocator, 84 * kMib));
+    allocate(allocator, 45 * kMib);
+    EXPECT_EQ(allocator.stats().reserved.current_bytes, (is_set ? 84 + 46 : 84) * kMib);
+  }
+}
+
 // Limit 32 MiB, device 200. Cached and whole: 60, 50, 40 and 20 MiB, together 170. A request of 70 finds none, and 170 + 70 > 200.
 // No block alone holds 70: the largest go first, 60, then 50. 20 is below the limit and stays, so does 40: 60 + 70 are reserved.
 TEST(CachingAllocator, WithASplitLimitTheLargestCachedBlocksGoFirst) {
