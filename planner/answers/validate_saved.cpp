@@ -66,7 +66,7 @@ void mark_trainable(const Setup& setup, ParameterTable& table) {
   } else if (setup.train == "all" || setup.train == "head" || setup.train == "norms") {
     select_trainable(table, setup.model, {setup.train}, {});
   } else {
-    throw ConfigError(fmt::format("training of \"{}\" is not modelled yet", setup.train));
+    throw ConfigError(fmt::format("training of \"{}\" is not modelled", setup.train));
   }
 }
 
@@ -133,8 +133,7 @@ Json json_from(const Value& value) {
   return {{"shape", std::vector<std::int64_t>(sizes.begin(), sizes.end())}, {"dtype", torch_name(value.dtype)}};
 }
 
-std::string_view kind_of(const OpGraph& graph, const Part& part, StorageId storage, StorageId input) {
-  (void)part;
+std::string_view kind_of(const OpGraph& graph, StorageId storage, StorageId input) {
   if (storage == input) return "input";
   switch (graph.storage(storage).role) {
     case StorageRole::HostScalar: return "host";
@@ -161,7 +160,7 @@ std::vector<SavedRow> saved_rows(Part& part, bool input_requires_grad) {
   for (const SavedStorage& saved : saved_storages(graph)) {
     const Storage& storage = graph.storage(saved.storage);
     if (graph.names[static_cast<std::size_t>(storage.name)] == "output gradient") continue;
-    rows.push_back({std::string(kind_of(graph, part, saved.storage, input)), storage.bytes, json_from(largest_view(graph, saved))});
+    rows.push_back({std::string(kind_of(graph, saved.storage, input)), storage.bytes, json_from(largest_view(graph, saved))});
   }
   std::stable_sort(rows.begin(), rows.end(), [](const SavedRow& a, const SavedRow& b) { return a.bytes > b.bytes; });
   return rows;

@@ -12,7 +12,9 @@
 namespace shardplan {
 namespace {
 
-constexpr std::int64_t kLargestSize = std::int64_t{1} << 24;     // of one dimension: products of two stay far from overflow
+// No model comes near; below them no sum of bytes over a model overflows.
+constexpr std::int64_t kLargestSize = std::int64_t{1} << 22;
+constexpr std::int64_t kLargestVocabulary = std::int64_t{1} << 24;
 constexpr std::int64_t kMostLayers = 10000;
 
 // What transformers' configuration class takes for keys that are not in the file.
@@ -149,7 +151,9 @@ void read_heads(JsonReader& reader, const FamilyDefaults& defaults, ModelSpec& m
   if (model.head_dim % 2 != 0) {
     reader.fail("head_dim", fmt::format("head size {} is odd, rotary embedding turns pairs", model.head_dim), "an even head_dim");
   }
-  if (model.head_dim > kLargestSize) reader.fail("head_dim", fmt::format("head_dim {} is above {}", model.head_dim, kLargestSize));
+  if (model.head_dim > kLargestSize / model.num_heads) {
+    reader.fail("head_dim", fmt::format("{} heads of size {} are above {}", model.num_heads, model.head_dim, kLargestSize));
+  }
 }
 
 void read_switches(JsonReader& reader, ModelSpec& model) {
@@ -188,7 +192,7 @@ ModelSpec model_from_json(const nlohmann::ordered_json& config, const std::strin
   model.hidden_size = reader.integer("hidden_size", 1, kLargestSize);
   model.num_layers = reader.integer("num_hidden_layers", 1, kMostLayers);
   model.intermediate_size = reader.integer("intermediate_size", 1, kLargestSize);
-  model.vocab_size = reader.integer("vocab_size", 1, kLargestSize);
+  model.vocab_size = reader.integer("vocab_size", 1, kLargestVocabulary);
   read_heads(reader, defaults, model);
   model.max_position_embeddings = reader.integer_or("max_position_embeddings", defaults.max_position_embeddings, 1);
   read_switches(reader, model);

@@ -1,6 +1,7 @@
 #include "planner/graph/model_spec.h"
 
 #include <gtest/gtest.h>
+#include <rapidcheck/gtest.h>
 
 #include <nlohmann/json.hpp>
 
@@ -14,6 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 using testing_graph::small_config;
 using testing_graph::small_model;
+using testing_graph::small_request;
 
 std::string error_of(const std::string& model_type, const Json& changes) {
   return thrown<ConfigError>([&] { (void)small_model(model_type, changes); });
@@ -133,6 +135,29 @@ TEST(ModelSpec, EverySizeIsCheckedWhereItStands) {
     const std::string message = thrown<ConfigError>([&] { (void)model_from_json(without(small_config("llama"), key), "small.json", "small"); });
     EXPECT_NE(message.find("small.json"), std::string::npos) << message;
     EXPECT_NE(message.find(key), std::string::npos) << message;
+  }
+}
+
+// Whatever stands under a key that is read: a model with a table and a graph, or a ConfigError that names the file.
+RC_GTEST_PROP(ModelSpec, AnyValueUnderAnyKeyIsReadOrRefused, ()) {
+  Json config = small_config(*rc::gen::element<std::string>("llama", "mistral", "qwen2", "qwen3"));
+  const std::vector<std::string> keys = {"model_type", "hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads",
+                                         "head_dim", "vocab_size", "max_position_embeddings", "rms_norm_eps", "rope_theta", "rope_scaling", "rope_parameters",
+                                         "sliding_window", "use_sliding_window", "max_window_layers", "layer_types", "tie_word_embeddings", "attention_bias",
+                                         "dtype", "torch_dtype", "pad_token_id", "hidden_act"};
+  const std::vector<Json> values = {nullptr, true, 0, -3, 1, 2, 5, 1000000, std::int64_t{1} << 40, 1e300, -0.5, 1.5, "", "llama3", "bfloat16", Json::array(),
+                                    {"full_attention", "sliding_attention"}, Json::object(), {{"rope_type", "linear"}, {"factor", 2.0}},
+                                    {{"type", "llama3"}, {"factor", 8}, {"low_freq_factor", 1}, {"high_freq_factor", 4}}, {{"rope_theta", -1.0}}};
+  const int changes = *rc::gen::inRange(1, 4);
+  for (int i = 0; i < changes; ++i) config[*rc::gen::elementOf(keys)] = *rc::gen::elementOf(values);
+  RC_LOG() << config.dump() << "\n";
+  try {
+    const ModelSpec model = model_from_json(config, "small.json", "small");
+    RC_ASSERT(model.sliding_window.size() == static_cast<std::size_t>(model.num_layers));
+    RC_ASSERT(parameter_table(model).total_numel() > 0);
+    if (model.num_layers <= 5) RC_ASSERT(build_graph(small_request(model)).num_forward_ops > 0);
+  } catch (const ConfigError& error) {
+    RC_ASSERT(std::string(error.what()).find("small.json") != std::string::npos);
   }
 }
 
