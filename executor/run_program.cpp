@@ -195,7 +195,12 @@ FlatBuffer* ProgramRunner::Prepared::flat_of(const BufferRole& role) {
     case BufferUse::GraphStorage:
     case BufferUse::Scratch:
     case BufferUse::NormScalar:
-    case BufferUse::Piece: return nullptr;
+    case BufferUse::Piece:
+    case BufferUse::GatherInput:
+    case BufferUse::GatherOutput:
+    case BufferUse::ReduceInput:
+    case BufferUse::ReduceOutput:
+    case BufferUse::Temporary: return nullptr;
   }
   return nullptr;
 }

@@ -57,6 +57,12 @@ enum class BufferUse : std::uint8_t {
   Scratch,        // inside a kernel: nothing for the executor to allocate
   NormScalar,     // norms and the like: small results of GradNorm
   Piece,          // load and save
+  // Of stock schedules only; `unit` is set, and `parameter` where there is one for each parameter.
+  GatherInput,    // the shard cast to the compute dtype
+  GatherOutput,   // what the collective fills before it is copied out
+  ReduceInput,    // gradients packed in the reduce dtype
+  ReduceOutput,   // the rank's stretch of their sum
+  Temporary,      // made by stock code beside the graph's ops: position ids, lists of the optimizer
 };
 
 struct BufferRole {
@@ -64,6 +70,7 @@ struct BufferRole {
   UnitId unit;
   std::int32_t group = -1;
   StorageId storage;
+  ParameterId parameter;
 };
 
 struct LoweredProgram {

@@ -24,6 +24,11 @@ std::string_view use_name(BufferUse use) {
     case BufferUse::Scratch: return "scratch";
     case BufferUse::NormScalar: return "norm";
     case BufferUse::Piece: return "piece";
+    case BufferUse::GatherInput: return "gather input";
+    case BufferUse::GatherOutput: return "gather output";
+    case BufferUse::ReduceInput: return "reduce input";
+    case BufferUse::ReduceOutput: return "reduce output";
+    case BufferUse::Temporary: return "temporary";
   }
   CHECK(false, "every use of a buffer has a name");
 }
@@ -125,11 +130,40 @@ void ProgramBuilder::allocate(const BufferKey& key, std::int64_t bytes, MemoryCa
   allocate_at(static_cast<std::int32_t>(result_.program.tasks.back().kernels.size()), key, bytes, category);
 }
 
-void ProgramBuilder::release(const BufferKey& key, std::int64_t) {
+void ProgramBuilder::release(const BufferKey& key, std::int64_t) { release_at(kernel_of_release(), key); }
+
+std::int32_t ProgramBuilder::kernel_of_release() const {
   const auto num_kernels = static_cast<std::int32_t>(result_.program.tasks.back().kernels.size());
   const std::vector<Effect>& effects = result_.program.tasks.back().effects;
   // Effects of a task without kernels, and births after its last one, keep their order.
-  release_at(std::max({num_kernels - 1, 0, effects.empty() ? 0 : effects.back().kernel}), key);
+  return std::max({num_kernels - 1, 0, effects.empty() ? 0 : effects.back().kernel});
+}
+
+BufferId ProgramBuilder::resident(Buffer buffer, const BufferRole& role) {
+  const BufferId id(static_cast<std::int64_t>(result_.program.buffers.size()));
+  result_.program.buffers.push_back(std::move(buffer));
+  result_.roles.push_back(role);
+  result_.program.resident.push_back(id);
+  return id;
+}
+
+TaskId ProgramBuilder::begin(const TaskHead& head, std::string label) {
+  const TaskId id = begin(head);
+  if (with_labels_) result_.program.tasks.back().label = std::move(label);
+  return id;
+}
+
+BufferId ProgramBuilder::allocate(Buffer buffer, const BufferRole& role) {
+  const BufferId id(static_cast<std::int64_t>(result_.program.buffers.size()));
+  Task& task = result_.program.tasks.back();
+  result_.program.buffers.push_back(std::move(buffer));
+  result_.roles.push_back(role);
+  task.effects.push_back({.kind = EffectKind::Allocate, .buffer = id, .kernel = static_cast<std::int32_t>(task.kernels.size())});
+  return id;
+}
+
+void ProgramBuilder::release(BufferId buffer) {
+  result_.program.tasks.back().effects.push_back({.kind = EffectKind::Free, .buffer = buffer, .kernel = kernel_of_release()});
 }
 
 void ProgramBuilder::kernel(const KernelWork& work) { result_.program.tasks.back().kernels.push_back(work); }

@@ -33,12 +33,20 @@ class ProgramBuilder final : public TaskSink {
   void body(const SegmentBody& body, std::span<const OutsideDecision> decisions) override;
   void end() override;
 
+  // The same by handle, for schedules that name their buffers and tasks themselves. `buffer.pool` is the caller's choice.
+  BufferId resident(Buffer buffer, const BufferRole& role);
+  TaskId begin(const TaskHead& head, std::string label);
+  BufferId allocate(Buffer buffer, const BufferRole& role);
+  void release(BufferId buffer);
+  [[nodiscard]] const StepProgram& program() const { return result_.program; }
+
   // The finished program; the builder is empty afterwards.
   [[nodiscard]] LoweredProgram finish();
 
  private:
   [[nodiscard]] BufferId& place_of(const BufferKey& key);
   BufferId create(const BufferKey& key, std::int64_t bytes, MemoryCategory category);
+  [[nodiscard]] std::int32_t kernel_of_release() const;
   void allocate_at(std::int32_t kernel, const BufferKey& key, std::int64_t bytes, MemoryCategory category);
   void release_at(std::int32_t kernel, const BufferKey& key);
   void decided(const BodyEvent& event, const OutsideDecision& decision, std::int32_t first_kernel);

@@ -95,7 +95,12 @@ class Judge {
       case BufferUse::StepCounter: return 4;
       case BufferUse::Scratch:
       case BufferUse::NormScalar:
-      case BufferUse::Piece: break;
+      case BufferUse::Piece:
+      case BufferUse::GatherInput:
+      case BufferUse::GatherOutput:
+      case BufferUse::ReduceInput:
+      case BufferUse::ReduceOutput:
+      case BufferUse::Temporary: break;
     }
     return -1;  // any size
   }
@@ -371,7 +376,7 @@ class Judge {
            use == BufferUse::StepCounter;
   }
 
-  static constexpr std::size_t kNumUses = static_cast<std::size_t>(BufferUse::Piece) + 1;
+  static constexpr std::size_t kNumUses = static_cast<std::size_t>(BufferUse::Temporary) + 1;
 
   const Plan& plan_;
   const Lowered& lowered_;
