@@ -187,6 +187,12 @@ void RankWorld::agree(const std::string& what, const std::string& value, const s
     holders[v].push_back(r);
   }
   if (distinct.size() == 1) return;
+  // The rank that hosts the store must not end before the others have read why.
+  exchange(fmt::format("agreement about {}", what), place_.rank, [&] {
+    const std::string seen = fmt::format("agree/{}/seen", what), all_saw = fmt::format("agree/{}/all saw", what);
+    if (held_->store->add(seen, 1) == place_.world) held_->store->set(all_saw, bytes_of("yes"));
+    if (place_.hosts_store) held_->store->wait({all_saw}, std::chrono::seconds(10));
+  });
   std::vector<std::string> parts;
   for (const std::string& v : distinct) parts.push_back(fmt::format("{} {}", text_from_ranks(holders[v]), v));
   throw ConfigError(fmt::format("ranks disagree about {}: {}", what, fmt::join(parts, ", ")), "before any data moved", remedy);

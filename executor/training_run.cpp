@@ -131,7 +131,7 @@ class TrainingRun {
 
 DataRequest data_request(const RunRequest& request, const std::vector<std::filesystem::path>& files) {
   const ModelSpec model = model_of(request.plan);
-  return {.files = files, .seq_len = request.plan.workload.seq_len, .vocab_size = model.vocab_size, .pad_token_id = model.pad_token_id,
+  return {.files = files, .seq_len = request.plan.workload.seq_len, .vocab_size = model.vocab_size, .pad_token_id = std::max<std::int64_t>(0, model.pad_token_id),
           .pack = request.plan.workload.pack};
 }
 
