@@ -182,8 +182,9 @@ std::vector<Explanation> explain(const Found& best, Evaluator& evaluator) {
                     .given = knobs.init.has_value(),
                     .because = knobs.init ? "as given"
                                : chosen.init == InitPath::Simple
-                                   ? fmt::format("the checkpoint fits the host's memory: every rank reads its own rows")
-                                   : fmt::format("rank 0 alone reads the checkpoint; the others receive their stretch piece by piece")});
+                                   ? "the checkpoint fits the host's memory: every rank reads its own rows"
+                               : request.host_capacity_bytes() == 0 ? "host memory is not known: rank 0 alone reads the checkpoint and sends pieces"
+                                                                    : "the checkpoint is larger than the host's memory: rank 0 alone reads it and sends pieces"});
   return result;
 }
 

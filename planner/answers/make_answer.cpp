@@ -6,6 +6,7 @@
 #include "planner/answers/alternatives.h"
 #include "planner/answers/explain.h"
 #include "planner/answers/remedies.h"
+#include "planner/answers/text_answer.h"
 
 namespace shardplan {
 namespace {
@@ -14,7 +15,7 @@ namespace {
 std::string binding_text(const PlannedChoice& closest, const PlanRequest& request) {
   const Forecast& f = closest.forecast;
   return fmt::format("{}{}, {}{}", request.hardware.device == DeviceKind::Cpu ? "requested memory" : "device memory",
-                     request.memory_limit_bytes ? " (limited by --memory-limit)" : "", phase_name(f.peak_phase),
+                     request.memory_limit_bytes ? " (limited by --memory-limit)" : "", phase_text(f.peak_phase),
                      f.peak_task.empty() ? "" : ", " + f.peak_task);
 }
 
@@ -27,6 +28,7 @@ Answer make_answer(const PlanRequest& request, const AnswerOptions& options) {
   answer.search = found.facts;
   if (found.best) {
     answer.best = evaluator.full(found.best->choice);
+    answer.warnings = warnings_of(*answer.best, evaluator.lowered(answer.best->plan));
     answer.explanation = explain(*found.best, evaluator);
     answer.alternatives = alternatives(*found.best, evaluator, options.num_alternatives);
     return answer;

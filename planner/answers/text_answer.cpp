@@ -7,6 +7,7 @@
 #include "core/units.h"
 #include "planner/answers/amounts.h"
 #include "planner/answers/explain.h"
+#include "planner/graph/parameter_table.h"
 
 namespace shardplan {
 namespace {
@@ -46,7 +47,8 @@ std::string precision_text(const Precision& p) {
 // Right beside the question, so that a figure is never read without what it is for.
 std::string header(const Answer& answer, const Painter& paint) {
   const PlanRequest& request = answer.request;
-  std::string text = between(fmt::format("{}, {}", request.model.name, training_text(request)),
+  const std::string model = fmt::format("{} ({})", request.model.name, text_from_count(parameter_table(request.model).total_numel()));
+  std::string text = between(fmt::format("{}, {}", model, training_text(request)),
                              fmt::format("{} x {}, {}", request.gpus, request.hardware.name, plural(request.nodes, "node"))) + "\n";
   std::string job = fmt::format("seq {}, {}", request.workload.seq_len, precision_text(request.workload.precision));
   if (request.workload.global_batch > 0) job += fmt::format(", global batch {}", request.workload.global_batch);
@@ -73,17 +75,6 @@ std::string bar(const CategoryBytes& at_peak, std::int64_t capacity_bytes) {
   }
   cells.resize(kCells, '.');
   return fmt::format("[{}]", cells);
-}
-
-std::string phase_text(Phase phase) {
-  switch (phase) {
-    case Phase::Load: return "load";
-    case Phase::Step1: return "step 1";
-    case Phase::Step2: return "step 2";
-    case Phase::Eval: return "evaluation";
-    case Phase::Save: return "save";
-  }
-  return {};
 }
 
 std::string hidden_text(const Forecast& f) {
@@ -163,13 +154,20 @@ std::string decisions(const Answer& answer, const TextOptions& options, const Pa
   return text;
 }
 
-std::string table_row(const std::string& name, const Forecast& f, const AmountUnit& unit, const std::string& remark) {
-  return fmt::format("  {:<34} {:>8} {:>14}   {}\n", name, amount_text(f.device_bytes, unit),
-                     text_with_thousands(static_cast<std::int64_t>(f.tokens_per_second_per_gpu)), remark);
+// A name that is too long for its column has a line of its own.
+constexpr std::size_t kNameColumn = 38;
+
+std::string table_row(const std::string& name, const PlannedChoice& planned, const AmountUnit& unit) {
+  const bool is_long = name.size() > kNameColumn;
+  const Forecast& f = planned.forecast;
+  return fmt::format("  {}{:<{}} {:>8} {:>14}  {:<17} {:>11}\n", is_long ? name + "\n  " : "", is_long ? "" : name, kNameColumn, amount_text(f.device_bytes, unit),
+                     text_with_thousands(static_cast<std::int64_t>(f.tokens_per_second_per_gpu)), text_from_recompute(planned.choice.recompute),
+                     planned.choice.micro_batch);
 }
 
 std::string table_head(const std::string& name, const AmountUnit& unit, const PlanRequest& request, const Painter& paint) {
-  return paint(fmt::format("  {:<34} {:>8} {:>14}", name, fmt::format("{}", unit.name), request.hardware.device == DeviceKind::Cpu ? "tokens/s/rank" : "tokens/s/GPU"), "1") + "\n";
+  const std::string speed = request.hardware.device == DeviceKind::Cpu ? "tokens/s/rank" : "tokens/s/GPU";
+  return paint(fmt::format("  {:<{}} {:>8} {:>14}  {:<17} {:>11}", name, kNameColumn, unit.name, speed, "recompute", "micro-batch"), "1") + "\n";
 }
 
 std::string alternatives(const Answer& answer, const Painter& paint) {
@@ -177,18 +175,14 @@ std::string alternatives(const Answer& answer, const Painter& paint) {
   const AmountUnit unit = amount_unit(answer.best->forecast.capacity_bytes);
   std::string text = table_head("also worth knowing", unit, answer.request, paint);
   for (const Alternative& a : answer.alternatives) {
-    text += table_row(a.label, a.planned.forecast, unit, fmt::format("{}", fmt::join(a.changes, " ")));
+    text += table_row(fmt::format("{}", fmt::join(a.changes, " ")), a.planned, unit);
   }
   return text + "\n";
 }
 
-std::string command_of(const PlanRequest& request) { return fmt::format("plan {} --gpus {}", request.model.name, request.gpus); }
-
-std::string next_steps(const Answer& answer, const TextOptions& options) {
-  if (options.plan_file.empty()) {
-    return fmt::format("next: {} -o plan.json   then   execute plan.json --model DIR --data FILE --out RUN\n", command_of(answer.request));
-  }
-  return fmt::format("next: execute {0} --model DIR --data FILE --out RUN   plan simulate {0}   plan check {0}\n", options.plan_file);
+std::string next_steps(const TextOptions& options) {
+  if (options.plan_file.empty()) return "next: the same command with -o plan.json, then execute plan.json --model DIR --data FILE --out RUN\n";
+  return fmt::format("next: execute {0} --model DIR --data FILE --out RUN\n      plan simulate {0}\n", options.plan_file);
 }
 
 std::string infeasible_text(const Answer& answer, const Painter& paint) {
@@ -205,12 +199,23 @@ std::string infeasible_text(const Answer& answer, const Painter& paint) {
   if (i.remedies.empty()) return text + "no single change that is tried makes it fit\n";
   text += table_head("what would fit", unit, answer.request, paint);
   for (const Remedy& remedy : i.remedies) {
-    text += table_row(remedy.change, remedy.planned.forecast, unit, fmt::format("recompute {}, micro-batch {}", text_from_recompute(remedy.planned.choice.recompute), remedy.planned.choice.micro_batch));
+    text += table_row(remedy.change, remedy.planned, unit);
   }
-  return text + fmt::format("\nnext: {} {}\n", command_of(answer.request), i.remedies.front().change);
+  return text + fmt::format("\nnext: the same command {} {}\n", i.remedies.front().change.starts_with("without") ? "but" : "with", i.remedies.front().change);
 }
 
 }  // namespace
+
+std::string phase_text(Phase phase) {
+  switch (phase) {
+    case Phase::Load: return "load";
+    case Phase::Step1: return "step 1";
+    case Phase::Step2: return "step 2";
+    case Phase::Eval: return "evaluation";
+    case Phase::Save: return "save";
+  }
+  return {};
+}
 
 std::string breakdown_text(const CategoryBytes& bytes, int indent) {
   struct Line {
@@ -279,7 +284,7 @@ std::string text_from_answer(const Answer& answer, const TextOptions& options) {
   text += paint(fmt::format("  at the peak, {}", amount_unit(f.by_category.total()).name), "1") + "\n" + breakdown_text(f.by_category, 4) + "\n";
   text += decisions(answer, options, paint) + "\n";
   text += alternatives(answer, paint);
-  return text + next_steps(answer, options);
+  return text + next_steps(options);
 }
 
 }  // namespace shardplan

@@ -21,6 +21,9 @@ struct TextOptions {
 // Categories at the peak, largest first, over as few lines as 100 columns allow; `indent` blanks at the left.
 [[nodiscard]] std::string breakdown_text(const CategoryBytes& bytes, int indent);
 
+// "step 2", "evaluation", ...
+[[nodiscard]] std::string phase_text(Phase phase);
+
 // What a person should know before trusting the plan: units that hold much of the model, ... One sentence each.
 [[nodiscard]] std::vector<std::string> warnings_of(const PlannedChoice& planned, const Lowered& lowered);
 

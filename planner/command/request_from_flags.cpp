@@ -9,6 +9,7 @@
 #include "core/json_reader.h"
 #include "core/local_hardware.h"
 #include "core/units.h"
+#include "planner/search/knob_space.h"
 
 namespace shardplan {
 namespace {
@@ -138,7 +139,7 @@ FixedKnobs knobs_from(const CommandLine& line) {
   knobs.reshard = knob_word<ReshardWord>(line, "reshard-after-forward", reshard_from_text, "all, none, all-but-last");
   knobs.recompute = knob_word<RecomputeWord>(
       line, "recompute", recompute_from_text,
-      "none, full, blocks:K (K >= 2), halves:attention, halves:mlp, keep:OP+OP with ops such as AttentionFlash, Linear, Silu");
+      "none, full, blocks:K (K >= 2), halves:attention, halves:mlp, keep:OP+OP with ops such as attention_flash, linear, silu");
   if (line.has("micro-batch")) knobs.micro_batch = integer_from(line, "micro-batch", 1, INT32_MAX);
   if (line.has("grad-accum")) knobs.grad_accum = static_cast<std::int32_t>(integer_from(line, "grad-accum", 1, 4096));
   knobs.accum_sync = knob_word<AccumSync>(line, "accum-sync", accum_sync_from_text, "last, every");
@@ -192,6 +193,14 @@ void check_together(const CommandLine& line, const PlanRequest& request) {
            fmt::format("{} sequences do not divide into {} ranks{}", global, request.gpus,
                        per_rank == 1 ? "" : fmt::format(" x {} sequences", per_rank)),
            fmt::format("--global-batch {}", std::max<std::int64_t>(step, global / step * step)));
+  }
+  if (knobs.micro_batch.value_or(1) > most_micro_batch(request)) {
+    refuse(line, "micro-batch", fmt::format("{} sequences of {} tokens are more than {} tokens in a micro-step", *knobs.micro_batch, request.workload.seq_len, kMostTokensOfMicroStep),
+           fmt::format("--micro-batch {} or less", most_micro_batch(request)));
+  }
+  if (global > 0 && batch_shapes(request).empty()) {
+    refuse(line, "global-batch", fmt::format("{} sequences for each of {} ranks are no micro-batch times at most {} micro-steps", global / request.gpus, request.gpus, kMostMicroSteps),
+           "a number with more divisors, or fewer sequences");
   }
   if (request.workload.seq_len > request.model.max_position_embeddings && request.model.max_position_embeddings > 0) {
     const std::string problem = fmt::format("{} tokens, but {} has positions for {}", request.workload.seq_len, request.model.name,

@@ -193,13 +193,16 @@ PlannedChoice Evaluator::full(const KnobChoice& choice) {
   return planned;
 }
 
+// A micro-step that adds to gradients of an earlier one runs the same kernels, or an addition more: so all are taken for the first.
 nanoseconds Evaluator::compute_floor(const KnobChoice& choice) {
-  const std::tuple key{choice.recompute, choice.micro_batch, choice.grad_accum};
+  const std::pair key{choice.recompute, choice.micro_batch};
   const auto found = compiled_->floors.find(key);
-  if (found != compiled_->floors.end()) return found->second;
+  if (found != compiled_->floors.end()) return choice.grad_accum * found->second;
+  KnobChoice first = choice;
+  first.grad_accum = 1;
   ComputeFloor floor;
-  batch_of(choice.micro_batch).quick->emit(input_of(choice), Phase::Step2, floor);
-  return compiled_->floors[key] = floor.sum();
+  batch_of(choice.micro_batch).quick->emit(input_of(first), Phase::Step2, floor);
+  return choice.grad_accum * (compiled_->floors[key] = floor.sum());
 }
 
 }  // namespace shardplan

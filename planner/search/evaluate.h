@@ -79,7 +79,7 @@ class Evaluator {
     std::map<std::int64_t, Batch> batches;  // by micro-batch
     std::map<UnitsKey, Units> units;
     std::map<RecomputeWord, std::vector<SpanPlan>> spans;
-    std::map<std::tuple<RecomputeWord, std::int64_t, std::int32_t>, std::chrono::nanoseconds> floors;
+    std::map<std::pair<RecomputeWord, std::int64_t>, std::chrono::nanoseconds> floors;  // of one micro-step
     std::map<KnobChoice, Figures> bounds;
     std::map<KnobChoice, std::chrono::nanoseconds> step_times;
     Segments segments;                      // do not depend on the batch

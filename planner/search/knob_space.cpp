@@ -76,8 +76,11 @@ KnobSpace knob_space(const PlanRequest& request) {
 
 bool has_free_batch(const PlanRequest& request) { return !request.knobs.micro_batch && request.workload.global_batch == 0; }
 
+std::int64_t most_micro_batch(const PlanRequest& request) { return std::max<std::int64_t>(kMostTokensOfMicroStep / request.workload.seq_len, 1); }
+
 std::vector<BatchShape> shapes_with_micro_batch(const PlanRequest& request, std::int64_t micro_batch) {
   const FixedKnobs& knobs = request.knobs;
+  if (micro_batch > most_micro_batch(request)) return {};
   if (knobs.micro_batch.value_or(micro_batch) != micro_batch) return {};
   std::int64_t grad_accum = knobs.grad_accum.value_or(1);
   if (request.workload.global_batch > 0) {
@@ -86,6 +89,7 @@ std::vector<BatchShape> shapes_with_micro_batch(const PlanRequest& request, std:
     grad_accum = per_rank / micro_batch;
     if (knobs.grad_accum.value_or(static_cast<std::int32_t>(grad_accum)) != grad_accum) return {};
   }
+  if (grad_accum > kMostMicroSteps) return {};
   // With one micro-step the two words are one program: `every` stands for both.
   if (grad_accum == 1) return {{.micro_batch = micro_batch}};
   std::vector<BatchShape> shapes;
@@ -96,9 +100,20 @@ std::vector<BatchShape> shapes_with_micro_batch(const PlanRequest& request, std:
 }
 
 std::vector<BatchShape> batch_shapes(const PlanRequest& request) {
+  std::vector<std::int64_t> micro_batches;
+  if (request.knobs.micro_batch || request.workload.global_batch == 0) {
+    micro_batches.push_back(request.knobs.micro_batch.value_or(1));
+  } else {
+    const std::int64_t per_rank = request.workload.global_batch / request.gpus;
+    for (std::int64_t b = 1; b * b <= per_rank; ++b) {
+      if (per_rank % b != 0) continue;
+      micro_batches.push_back(b);
+      if (b * b != per_rank) micro_batches.push_back(per_rank / b);
+    }
+    std::sort(micro_batches.begin(), micro_batches.end());
+  }
   std::vector<BatchShape> shapes;
-  const std::int64_t most = request.workload.global_batch > 0 ? request.workload.global_batch / request.gpus : request.knobs.micro_batch.value_or(1);
-  for (std::int64_t b = 1; b <= most; ++b) {
+  for (const std::int64_t b : micro_batches) {
     const std::vector<BatchShape> of_b = shapes_with_micro_batch(request, b);
     shapes.insert(shapes.end(), of_b.begin(), of_b.end());
   }

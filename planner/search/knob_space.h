@@ -37,6 +37,11 @@ struct BatchShape {
 // be a larger batch of the job, not another way to do it.
 [[nodiscard]] bool has_free_batch(const PlanRequest& request);
 
+// Limits that keep every count of bytes far inside 64 bits, and a step a thing of seconds to simulate.
+inline constexpr std::int64_t kMostTokensOfMicroStep = std::int64_t{1} << 30;
+inline constexpr std::int64_t kMostMicroSteps = 4096;
+[[nodiscard]] std::int64_t most_micro_batch(const PlanRequest& request);
+
 // With a free batch all shapes of one micro-batch; else all shapes, micro-batch ascending.
 [[nodiscard]] std::vector<BatchShape> shapes_with_micro_batch(const PlanRequest& request, std::int64_t micro_batch);
 [[nodiscard]] std::vector<BatchShape> batch_shapes(const PlanRequest& request);

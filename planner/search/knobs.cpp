@@ -25,9 +25,12 @@ struct ReshardRow {
 constexpr std::array<ReshardRow, 3> kReshards{
     {{ReshardWord::All, "all"}, {ReshardWord::None, "none"}, {ReshardWord::AllButLast, "all-but-last"}}};
 
-std::string lower(std::string_view text) {
-  std::string result(text);
-  for (char& c : result) c = static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+// "AttentionFlash" and "attention_flash" are one.
+std::string letters_and_digits(std::string_view text) {
+  std::string result;
+  for (const char c : text) {
+    if (std::isalnum(static_cast<unsigned char>(c)) != 0) result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
+  }
   return result;
 }
 
@@ -46,7 +49,7 @@ constexpr int kNumOpKinds = static_cast<int>(OpKind::AccumulateGrad) + 1;
 
 bool is_keepable(OpKind kind) {
   const std::string_view name = op_kind_name(kind);
-  return !is_view(kind) && kind != OpKind::AccumulateGrad && kind != OpKind::LossSeed && !name.ends_with("Backward");
+  return !is_view(kind) && kind != OpKind::AccumulateGrad && kind != OpKind::LossSeed && !name.ends_with("ackward");
 }
 
 std::vector<OpKind> keepable_ops() {
@@ -130,8 +133,8 @@ std::optional<RecomputeWord> recompute_from_text(std::string_view text) {
   const std::vector<OpKind> keepable = keepable_ops();
   for (std::string_view rest = text.substr(5);;) {
     const std::size_t plus = rest.find('+');
-    const std::string name = lower(rest.substr(0, plus));
-    const auto op = std::find_if(keepable.begin(), keepable.end(), [&](OpKind k) { return lower(op_kind_name(k)) == name; });
+    const std::string name = letters_and_digits(rest.substr(0, plus));
+    const auto op = std::find_if(keepable.begin(), keepable.end(), [&](OpKind k) { return letters_and_digits(op_kind_name(k)) == name; });
     if (op == keepable.end()) return std::nullopt;
     word.keep.push_back(*op);
     if (plus == std::string_view::npos) break;
@@ -156,12 +159,6 @@ std::optional<InitPath> init_from_text(std::string_view text) {
   if (text == "simple") return InitPath::Simple;
   if (text == "delayed") return InitPath::Delayed;
   return std::nullopt;
-}
-
-std::vector<std::string> keepable_op_names() {
-  std::vector<std::string> names;
-  for (const OpKind kind : keepable_ops()) names.emplace_back(op_kind_name(kind));
-  return names;
 }
 
 std::vector<UnitPlan> expand_units(const UnitsWord& units, RootWord root, ReshardWord reshard, const Segments& segments) {

@@ -65,15 +65,12 @@ struct RecomputeWord {
 [[nodiscard]] std::string text_from_reshard(ReshardWord word);
 [[nodiscard]] std::optional<ReshardWord> reshard_from_text(std::string_view text);
 [[nodiscard]] std::string text_from_recompute(const RecomputeWord& word);
-// "keep:OP+OP" takes the names of ops that run forward (op_kind_name), in any case.
+// "keep:OP+OP" takes the names of ops that run forward (op_kind_name), by letters and digits alone.
 [[nodiscard]] std::optional<RecomputeWord> recompute_from_text(std::string_view text);
 [[nodiscard]] std::string text_from_accum_sync(AccumSync sync);
 [[nodiscard]] std::optional<AccumSync> accum_sync_from_text(std::string_view text);
 [[nodiscard]] std::string text_from_init(InitPath init);
 [[nodiscard]] std::optional<InitPath> init_from_text(std::string_view text);
-
-// Names that "keep:" accepts: forward ops with a kernel.
-[[nodiscard]] std::vector<std::string> keepable_op_names();
 
 struct KnobChoice {
   MeshDegrees mesh;

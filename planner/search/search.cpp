@@ -1,8 +1,10 @@
 #include "planner/search/search.h"
 
 #include <algorithm>
+#include <tuple>
 
 #include "core/error.h"
+#include "planner/graph/parameter_table.h"
 
 // [Note: bounds]
 // 1. Memory. A gathered unit lives longer with less resharding and with more prefetch, and every other buffer is the same: so the leanest
@@ -17,6 +19,10 @@
 //    no fewer communicators: so fewer shards need no less, but for padding_slack(). Left out: one shard whose stored and compute dtype
 //    agree, where the shard itself is the gathered parameter.
 // The tests compare with enumeration of the whole space by full programs.
+//
+// [Note: gap] Objective throughput: no plan computes faster per token than forward and backward without recomputing (or with the recompute
+// word that is given), at the largest micro-batch that fits under any word, with no time for anything else. Words that are not listed need
+// no less memory than the leanest listed ones. Objective memory: every plan holds weights and states, shared by all ranks.
 
 namespace shardplan {
 namespace {
@@ -102,8 +108,22 @@ class Searcher {
     }
     return shapes * static_cast<std::int64_t>(space_.meshes.size() * space_.wrappings.size() * space_.reshards.size() * space_.prefetches.size());
   }
-  // Tokens per nanosecond that no choice with a batch that fits can exceed, whatever its units and mesh.
-  [[nodiscard]] double ceiling() const { return ceiling_; }
+  // See [Note: gap]. Sequences per nanosecond.
+  [[nodiscard]] double ceiling() {
+    std::vector<BatchShape> shapes;
+    if (has_free_batch(request_)) {
+      shapes = shapes_with_micro_batch(request_, *std::max_element(most_fitting_.begin(), most_fitting_.end()));
+    } else {
+      shapes = batch_shapes(request_);
+    }
+    double most = 0;
+    for (const BatchShape& shape : shapes) {
+      KnobChoice choice = choice_of({0, shape}, {0, 0}, leanest_reshard_, leanest_prefetch_);
+      if (!request_.knobs.recompute) choice.recompute = {};
+      most = std::max(most, rate(shape, evaluator_.compute_floor(choice)) * (1 + rounding_share(request_.hardware)));
+    }
+    return most;
+  }
 
  private:
   [[nodiscard]] static int keeps(ReshardWord word) { return word == ReshardWord::All ? 0 : word == ReshardWord::AllButLast ? 1 : 2; }
@@ -127,7 +147,7 @@ class Searcher {
     return evaluator_.bounds(choice);
   }
 
-  [[nodiscard]] double rate(const BatchShape& shape, nanoseconds time) const {
+  [[nodiscard]] static double rate(const BatchShape& shape, nanoseconds time) {
     return static_cast<double>(shape.micro_batch * shape.grad_accum) / static_cast<double>(std::max<std::int64_t>(time.count(), 1));
   }
   [[nodiscard]] bool is_slower(const Pair& a, const Pair& b) const {
@@ -190,23 +210,28 @@ class Searcher {
     return false;
   }
 
-  // Bound 2: the largest micro-batch that fits, found from `hint`; 0: none.
+  // Bound 2: the largest micro-batch that fits, looked for around `hint` with growing steps; 0: none.
   std::int64_t largest_that_fits(std::size_t recompute, std::int64_t hint) {
-    std::int64_t fits = 0, fails = 0;  // 0 in `fails`: not known
-    std::int64_t next = std::max<std::int64_t>(hint, 1);
-    while (fails == 0 || fails - fits > 1) {
-      if (fits_somehow(recompute, next)) {
-        fits = next;
-        if (fits >= kMostMicroBatch) break;
-      } else {
-        fails = next;
+    const std::int64_t most = most_micro_batch(request_);
+    std::int64_t fits = 0, fails = std::min(hint, most);
+    if (fits_somehow(recompute, fails)) {
+      fits = fails;
+      for (std::int64_t step = 1;; step *= 2) {
+        if (fits == most) return most;
+        fails = std::min(fits + step, most);
+        if (!fits_somehow(recompute, fails)) break;
+        fits = fails;
       }
-      next = fails == 0 ? std::min(fits * 2, kMostMicroBatch) : fits == 0 ? fails / 2 : (fits + fails) / 2;
-      if (next == 0) break;
-      // Neighbours of a good hint are the likely answer.
-      if (fails == 0 && fits == hint) next = fits + 1;
-      if (fits == 0 && fails == hint) next = std::max<std::int64_t>(fails - 1, 1) == fails ? 0 : fails - 1;
-      if (next == 0) break;
+    } else {
+      for (std::int64_t step = 1; fails > 1 && fits == 0; step *= 2) {
+        const std::int64_t next = std::max<std::int64_t>(fails - step, 1);
+        (fits_somehow(recompute, next) ? fits : fails) = next;
+      }
+      if (fits == 0) return 0;
+    }
+    while (fails - fits > 1) {
+      const std::int64_t middle = fits + (fails - fits) / 2;
+      (fits_somehow(recompute, middle) ? fits : fails) = middle;
     }
     return fits;
   }
@@ -216,7 +241,6 @@ class Searcher {
     const auto add = [&](std::size_t recompute, const BatchShape& shape) {
       Pair pair{recompute, shape};
       pair.floor = floor_of(pair);
-      ceiling_ = std::max(ceiling_, rate(shape, pair.floor) * (1 + rounding_share(request_.hardware)));
       pairs.push_back(pair);
     };
     std::int64_t hint = 1;
@@ -274,8 +298,6 @@ class Searcher {
     }
   }
 
-  static constexpr std::int64_t kMostMicroBatch = 1 << 16;
-
   Evaluator& evaluator_;
   const PlanRequest& request_;
   KnobSpace space_;
@@ -286,7 +308,6 @@ class Searcher {
   std::vector<std::int64_t> most_fitting_;  // by recompute word, free batch only
   std::optional<Found> best_;
   std::int64_t num_evaluated_ = 0;
-  double ceiling_ = 0;
 };
 
 }  // namespace
@@ -301,6 +322,18 @@ bool is_faster(const Found& a, const Found& b, const Evaluator& evaluator) {
   return a.rank < b.rank;
 }
 
+namespace {
+
+// Weights and moments that a rank holds at least: everything shared by all ranks.
+std::int64_t least_resident_bytes(const PlanRequest& request) {
+  ParameterTable table = parameter_table(request.model);
+  select_trainable(table, request.model, request.workload.train, request.workload.freeze);
+  const Precision& p = request.workload.precision;
+  return (table.total_numel() * element_bytes(p.stored) + 2 * table.trainable_numel() * element_bytes(p.state)) / request.gpus;
+}
+
+}  // namespace
+
 SearchResult search(Evaluator& evaluator) {
   SearchResult result;
   std::int64_t capacity = evaluator.capacity_bytes();
@@ -314,7 +347,16 @@ SearchResult search(Evaluator& evaluator) {
   Searcher searcher(evaluator, capacity);
   searcher.find_fastest();
   result.best = searcher.best();
-  if (!result.best) result.closest = searcher.find_leanest();
+  if (!result.best) {
+    result.closest = searcher.find_leanest();
+  } else if (evaluator.request().objective == Objective::Memory) {
+    const double needs = static_cast<double>(result.best->figures.binding_bytes);
+    result.facts.gap_fraction = 1 - static_cast<double>(least_resident_bytes(evaluator.request())) / needs;
+  } else {
+    const KnobChoice& c = result.best->choice;
+    const double best_rate = static_cast<double>(c.micro_batch * c.grad_accum) / static_cast<double>(result.best->figures.step.count());
+    result.facts.gap_fraction = std::max(0.0, searcher.ceiling() / best_rate - 1);
+  }
   result.facts.space = searcher.space_size();
   result.facts.evaluated = evaluated + searcher.num_evaluated();
   return result;

@@ -2,7 +2,8 @@
 //
 // Every point of the space is either forecast or excluded by a bound that is stated in search.cpp; ties go to less memory, then to the
 // earlier words in the order of knob_space(). The answer does not depend on how the space is walked.
-// Leaves out: words with other numbers than knob_space() lists; gap_fraction bounds what they could gain.
+// Leaves out: words with other numbers than knob_space() lists, and keep:OPS. gap_fraction bounds what any word of any knob could gain in the
+// objective, those and more micro-steps of a free batch included.
 #pragma once
 
 #include <array>
@@ -19,7 +20,7 @@ struct SearchFacts {
   std::int64_t space = 0;      // plans that the words allow; free micro-batches count up to the largest that fits
   std::int64_t evaluated = 0;  // plans that were forecast; the others were excluded by bounds
   bool exact = true;           // the answer is the best of the space
-  double gap_fraction = 0;     // what any plan of the whole knob space could gain in the objective, at most
+  double gap_fraction = 0;     // see [Note: gap] in search.cpp
 };
 
 struct Found {
