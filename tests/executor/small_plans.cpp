@@ -5,6 +5,8 @@
 #include <ATen/ops/from_blob.h>
 #include <fmt/format.h>
 
+#include <algorithm>
+
 #include "core/error.h"
 #include "executor/optimizer.h"
 #include "planner/graph/segments.h"
@@ -66,7 +68,7 @@ std::vector<SpanPlan> spans_of(const Segments& segments, const PlanChoice& choic
 Plan plan_of(const PlanChoice& choice) {
   Plan plan;
   plan.model_name = "small";
-  plan.model_config = config_of(choice.model);
+  plan.model_config = choice.config.is_null() ? config_of(choice.model) : choice.config;
   plan.hardware_id = "local-cpu";
   plan.device = DeviceKind::Cpu;
   plan.workload.seq_len = choice.seq_len;
@@ -82,7 +84,8 @@ Plan plan_of(const PlanChoice& choice) {
   plan.workload.global_batch = choice.batch * choice.grad_accum * choice.shard * choice.replicate;
   plan.prefetch = choice.prefetch;
   plan.init = choice.init;
-  plan.kernels = request_of({.model = choice.model, .compute = choice.precision.compute, .seq_len = choice.seq_len}).kernels;
+  const ModelSpec model = model_of(plan);
+  plan.kernels = kernels_for(DeviceKind::Cpu, choice.precision.compute, model.num_heads != model.num_kv_heads);
   const OpGraph graph = build_graph(graph_request_of(plan));
   const Segments segments = segments_of(graph);
   plan.units = units_of(segments, choice);

@@ -16,6 +16,7 @@ enum class Recompute : std::uint8_t { None, FirstBlock, Halves, All, KeepAttenti
 
 struct PlanChoice {
   SmallModel model;
+  nlohmann::ordered_json config;  // instead of `model`'s when not null
   std::vector<std::string> train = {"all"};
   Precision precision{.stored = DType::F32, .compute = DType::F32, .reduce = DType::F32, .state = DType::F32};
   std::int32_t shard = 1, replicate = 1;
