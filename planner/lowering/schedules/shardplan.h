@@ -54,6 +54,9 @@ class ShardplanSchedule {
     std::int32_t task = 0;
     UnitId unit;
   };
+  static constexpr std::int64_t kStepCounterBytes = 4;
+  static constexpr int kForwardUse = 0;
+  static constexpr int kBackwardUse = 1;
   // First and last task that reads a unit, forward and backward; -1: none.
   struct UnitUse {
     std::int32_t first[2] = {-1, -1};
