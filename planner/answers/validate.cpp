@@ -23,6 +23,7 @@ struct Kind {
 constexpr Kind kKinds[] = {
     {"parameters", predict_parameters},
     {"saved_activations", predict_saved_activations},
+    {"fsdp2_memory", predict_fsdp2_memory},
 };
 
 Predictor predictor_of(JsonReader& reader) {

@@ -1,7 +1,7 @@
 // Predicts every case of truth documents and compares.
 //
-// Kinds predicted: parameters (counts and tables of a model) and saved_activations (what autograd keeps for a part of a stock
-// transformers model on CUDA). Cases that are not modelled are listed with the reason, never guessed.
+// Kinds predicted: parameters (counts and tables of a model), saved_activations (what autograd keeps for a part of a stock
+// transformers model on CUDA) and fsdp2_memory (what stock FSDP2 holds on one rank in two steps). Cases that are not modelled are listed with the reason, never guessed.
 // Paths inside a document are relative to it. Errors: ConfigError for a malformed document, or one of a kind that is not predicted.
 #pragma once
 
@@ -67,5 +67,6 @@ struct CasePrediction {
 // Throw Error with the reason when a case is not modelled.
 [[nodiscard]] CasePrediction predict_parameters(const nlohmann::ordered_json& truth_case, const std::filesystem::path& document);
 [[nodiscard]] CasePrediction predict_saved_activations(const nlohmann::ordered_json& truth_case, const std::filesystem::path& document);
+[[nodiscard]] CasePrediction predict_fsdp2_memory(const nlohmann::ordered_json& truth_case, const std::filesystem::path& document);
 
 }  // namespace shardplan
