@@ -141,10 +141,6 @@ void Fsdp2Machine::wait_for_unshard(std::size_t unit) {
   if (copies) {
     copy_shards(unit);
   } else {
-    if (state.training == Training::Forward && waiting_gather_output_.is_set()) {
-      builder_.release(waiting_gather_output_);
-      waiting_gather_output_ = {};
-    }
     for (const ParameterId p : plan_[unit].parameters)
       full_[p.at()] = builder_.allocate(buffer(padded_numel(p) * switches_.mesh.shard * element_bytes(compute(p)), MemoryCategory::UnshardedParam, kComputeStream,
                                                fmt::format("{} full", graph_.table.parameters[p.at()].name)),
@@ -154,8 +150,13 @@ void Fsdp2Machine::wait_for_unshard(std::size_t unit) {
       if (smaller_[p.at()].is_set()) builder_.release(smaller_[p.at()]);
       smaller_[p.at()] = {};
     }
-    if (state.training == Training::Forward) waiting_gather_output_ = state.gather_output;
-    else builder_.release(state.gather_output);
+    if (state.training == Training::Forward) {
+      // The output before this one goes when this wait returns.
+      if (waiting_gather_output_.is_set()) builder_.release(waiting_gather_output_);
+      waiting_gather_output_ = state.gather_output;
+    } else {
+      builder_.release(state.gather_output);
+    }
     state.gather_output = {};
   }
   state.sharded = Sharded::Full;

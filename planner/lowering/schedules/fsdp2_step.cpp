@@ -286,6 +286,12 @@ void Fsdp2Step::recompute(std::int32_t index) {
 void Fsdp2Step::step(const BackwardStep& step) {
   const Op& forward = graph_.op(step.forward);
   enter(TaskKind::Backward, forward.segment);
+  // The derivative of a square raises its operand to the first power, which is a copy.
+  BufferId first_power;
+  if (forward.kind == OpKind::PowScalar && forward.scalar == 2.0 && graph_.op(step.ops.front()).kind != OpKind::Add) {
+    first_power = temporary(graph_.storage_of(forward.outputs[0]).bytes, "first power", MemoryCategory::Temp);
+    builder_.kernel(op_cost(graph_, step.forward).work);
+  }
   for (const OpId id : step.ops) {
     run_op(id, Made);
     // A sum over broadcast dimensions takes the place of its operand.
@@ -296,6 +302,7 @@ void Fsdp2Step::step(const BackwardStep& step) {
     if (is_own && std::find(step.dies.begin(), step.dies.end(), operand) != step.dies.end()) drop(operand, Made);
   }
   for (const StorageId storage : step.dies) drop(storage, Made);
+  if (first_power.is_set()) builder_.release(first_power);
   const bool is_sum = graph_.op(step.ops.front()).kind == OpKind::Add;
   if (!is_sum) {
     for (const Instance instance : {Made, Again})

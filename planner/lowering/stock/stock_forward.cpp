@@ -114,7 +114,7 @@ class Frames {
       hold(storage, size() - 1, true);  // results of the body and of the head are locals of the whole forward
       return;
     }
-    if (made < result_.layers.front().first) hold(storage, result_.head.first - 1, true);
+    if (made < result_.layers.front().first && p >= result_.layers.front().first) hold(storage, result_.head.first - 1, true);
     if (op.layer < 0) return;
     const PositionRange layer = result_.layers[static_cast<std::size_t>(op.layer)];
     if (!layer.contains(made)) hold(storage, layer.end - 1, true);

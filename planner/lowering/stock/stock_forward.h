@@ -3,8 +3,8 @@
 //
 // A tensor is held by the frame that made it, by the frames it was handed to, and by expressions; so it dies later than its last reader.
 //   - what enters a module (an argument) lives until the module returns; what enters a decoder layer, until the caller assigns the result;
-//   - what is made before the first layer (token vectors, tables, masks) lives until the model's body returns, the body's result
-//     and all that head and loss make until the whole forward does;
+//   - what layers are handed from before the first one (token vectors, tables, masks) lives until the model's body returns, the
+//     body's result and what head and loss hand on until the whole forward does;
 //   - queries, keys and values are locals of the attention module; the variance and the normalised fp32 vectors are locals of a norm.
 // Everything else is part of an expression and dies with its last reader.
 // Leaves out: objects that are not tensors. Positions count places in `order`.
