@@ -21,8 +21,15 @@
 namespace shardplan {
 namespace {
 
-constexpr std::array kCopiedFiles = {"generation_config.json", "tokenizer.json", "tokenizer_config.json", "tokenizer.model", "special_tokens_map.json",
-                                     "added_tokens.json", "vocab.json", "merges.txt", "chat_template.jinja"};
+constexpr std::array kCopiedFiles = {"generation_config.json",
+                                     "tokenizer.json",
+                                     "tokenizer_config.json",
+                                     "tokenizer.model",
+                                     "special_tokens_map.json",
+                                     "added_tokens.json",
+                                     "vocab.json",
+                                     "merges.txt",
+                                     "chat_template.jinja"};
 
 [[noreturn]] void refuse(const std::string& what, const std::filesystem::path& where, int reason) {
   throw IoError(fmt::format("{}: {}", what, std::strerror(reason)), where.string(), "name another --out");
@@ -42,7 +49,11 @@ void replace_directory(const std::filesystem::path& complete, const std::filesys
 }
 
 ModelSaver::ModelSaver(const Plan& plan, const Lowered& lowered, RankWorld& world, const SaveRequest& request)
-    : plan_(plan), lowered_(lowered), world_(world), request_(request), shard_axis_(shard_axis_of(lowered)),
+    : plan_(plan),
+      lowered_(lowered),
+      world_(world),
+      request_(request),
+      shard_axis_(shard_axis_of(lowered)),
       temporary_(request.directory.string() + ".tmp") {
   if (world.rank() != 0) return;
   std::error_code error;
@@ -50,7 +61,8 @@ ModelSaver::ModelSaver(const Plan& plan, const Lowered& lowered, RankWorld& worl
   std::filesystem::create_directories(temporary_, error);
   if (error) refuse("cannot create directory", temporary_, error.value());
   std::vector<TensorDeclaration> tensors;
-  for (const Parameter& p : lowered.graph->table.parameters) tensors.push_back({.name = p.name, .dtype = plan.workload.precision.stored, .shape = p.shape});
+  for (const Parameter& p : lowered.graph->table.parameters)
+    tensors.push_back({.name = p.name, .dtype = plan.workload.precision.stored, .shape = p.shape});
   try {
     writer_ = std::make_unique<ModelWriter>(temporary_, tensors, request.max_file_bytes);
   } catch (...) {
@@ -96,9 +108,12 @@ void ModelSaver::send_stretch(const at::Tensor& stretch, std::span<const at::Ten
   }
 }
 
-void ModelSaver::collect_stretch(const FlatGroup& layout, std::int32_t from, const at::Tensor& own, std::span<const at::Tensor> buffers) {
+void ModelSaver::collect_stretch(const FlatGroup& layout, std::int32_t from, const at::Tensor& own,
+                                 std::span<const at::Tensor> buffers) {
   const std::int64_t size = buffers[0].numel(), total = layout.stretch_numel;
-  const auto piece_at = [&](std::int64_t done, std::size_t turn) { return buffers[turn].narrow(0, 0, std::min(size, total - done)); };
+  const auto piece_at = [&](std::int64_t done, std::size_t turn) {
+    return buffers[turn].narrow(0, 0, std::min(size, total - done));
+  };
   std::array<std::unique_ptr<Transfer>, 2> under_way;
   std::size_t turn = 0;
   if (from != 0 && total > 0) under_way[0] = world_.receive(piece_at(0, 0), from);
@@ -128,7 +143,8 @@ void ModelSaver::write_stretch(const FlatGroup& layout, std::int32_t shard_index
 void ModelSaver::finish() {
   if (world_.rank() == 0) {
     writer_->finish();
-    write_file_whole(temporary_ / "config.json", config_with_dtype(plan_.model_config, plan_.workload.precision.stored).dump(2) + "\n");
+    write_file_whole(temporary_ / "config.json",
+                     config_with_dtype(plan_.model_config, plan_.workload.precision.stored).dump(2) + "\n");
     for (const char* name : kCopiedFiles) {
       const std::filesystem::path from = request_.model_directory / name;
       std::error_code error;

@@ -1,8 +1,9 @@
 // Writes final/: the trained model in the layout of Hugging Face, whole or not at all.
 //
-// Stretches travel to rank 0 piece by piece through two buffers; rank 0 writes every row into its place of the file, so that nobody holds more than its
-// shards and two pieces. config.json stays as it was but for the dtype; tokenizer and generation files are copied.
-// Everything is written to final.tmp/ beside it; finish() flushes and swaps the directories. A saver that is destroyed before leaves final/ as it was.
+// Stretches travel to rank 0 piece by piece through two buffers; rank 0 writes every row into its place of the file, so that nobody
+// holds more than its shards and two pieces. config.json stays as it was but for the dtype; tokenizer and generation files are
+// copied. Everything is written to final.tmp/ beside it; finish() flushes and swaps the directories. A saver that is destroyed
+// before leaves final/ as it was.
 //
 // Errors: IoError naming the file and the reason (disk full, no permission).
 #pragma once
@@ -52,7 +53,8 @@ class ModelSaver {
   std::vector<at::Tensor> host_pieces_;
 };
 
-// Puts `complete` at the name of `target`, which may exist: one rename, or an exchange of the two followed by removal of the old one.
+// Puts `complete` at the name of `target`, which may exist: one rename, or an exchange of the two followed by removal of the old
+// one.
 void replace_directory(const std::filesystem::path& complete, const std::filesystem::path& target);
 
 }  // namespace shardplan

@@ -1,7 +1,7 @@
 #include "executor/command.h"
 
-#include <CLI/CLI.hpp>
 #include <fmt/format.h>
+#include <CLI/CLI.hpp>
 
 #include "core/error.h"
 #include "core/units.h"
@@ -40,7 +40,9 @@ void add_run_flags(CLI::App& app, std::string& plan_file, RunRequest& run, Overr
   app.add_flag("--pack", o.packs, "lay rows end to end instead of padding them");
   app.add_option("--max-shard-size", o.max_file_size, "split final/ into files of this size (default 5GB)")->type_name("SIZE");
   app.add_option("--log-every", run.log_every, "steps between printed lines")->capture_default_str()->check(CLI::PositiveNumber);
-  app.add_option("--timeout", timeout_seconds, "seconds to wait for another rank")->capture_default_str()->check(CLI::PositiveNumber);
+  app.add_option("--timeout", timeout_seconds, "seconds to wait for another rank")
+      ->capture_default_str()
+      ->check(CLI::PositiveNumber);
   app.add_flag("--json", run.prints_json, "print report.json's document instead of the table");
 }
 
@@ -61,7 +63,10 @@ void apply(const Overrides& o, Plan& plan) {
     w.optimizer.beta1 = o.betas[0];
     w.optimizer.beta2 = o.betas[1];
   }
-  if (o.schedule) w.optimizer.schedule = *o.schedule == "constant" ? LrSchedule::Constant : *o.schedule == "linear" ? LrSchedule::Linear : LrSchedule::Cosine;
+  if (o.schedule)
+    w.optimizer.schedule = *o.schedule == "constant" ? LrSchedule::Constant
+                           : *o.schedule == "linear" ? LrSchedule::Linear
+                                                     : LrSchedule::Cosine;
   if (o.decay) w.optimizer.decay = *o.decay == "all" ? WeightDecayScope::All : WeightDecayScope::Matrices;
   w.pack = w.pack || o.packs;
 }
@@ -74,11 +79,13 @@ HardwareSpec hardware_of(const Plan& plan, const std::filesystem::path& configs)
 std::int64_t bytes_of_flag(const std::optional<std::string>& text) {
   if (!text) return kMaxFileBytes;
   const std::optional<std::int64_t> bytes = bytes_from_text(*text);
-  if (!bytes || *bytes <= 0) throw UsageError(fmt::format("'{}' is no size", *text), "--max-shard-size", "write a number and a unit: 5GB, 500 MiB");
+  if (!bytes || *bytes <= 0)
+    throw UsageError(fmt::format("'{}' is no size", *text), "--max-shard-size", "write a number and a unit: 5GB, 500 MiB");
   return *bytes;
 }
 
-RunRequest finished(RunRequest run, const std::string& plan_file, const Overrides& o, int timeout_seconds, const std::filesystem::path& configs) {
+RunRequest finished(RunRequest run, const std::string& plan_file, const Overrides& o, int timeout_seconds,
+                    const std::filesystem::path& configs) {
   const auto require = [](bool there, const char* what, const char* flag) {
     if (!there) throw UsageError(fmt::format("{} is missing", what), flag, "execute plan.json --model DIR --data FILE --out DIR");
   };
@@ -92,8 +99,9 @@ RunRequest finished(RunRequest run, const std::string& plan_file, const Override
   run.steps = run.plan.workload.steps;
   if (run.steps < 1) throw UsageError("the plan does not say how many steps to train", "--steps", "give --steps N");
   if (o.device && (*o.device == "cpu") != (run.plan.device == DeviceKind::Cpu)) {
-    throw UsageError(fmt::format("the plan was made for {}, not for {}", run.plan.device == DeviceKind::Cpu ? "cpu" : "cuda", *o.device), "--device",
-                     "plan again with --hardware local-cpu (or --hardware local) for this device");
+    throw UsageError(
+        fmt::format("the plan was made for {}, not for {}", run.plan.device == DeviceKind::Cpu ? "cpu" : "cuda", *o.device),
+        "--device", "plan again with --hardware local-cpu (or --hardware local) for this device");
   }
   run.timeout = std::chrono::seconds(timeout_seconds);
   run.max_file_bytes = bytes_of_flag(o.max_file_size);
@@ -117,8 +125,10 @@ ExecuteCommand parse_execute(int argc, const char* const* argv, const std::files
   make->add_option("--model", init.model, "config.json, a directory that holds one, or an alias")->required()->type_name("MODEL");
   make->add_option("--out", init.out, "model directory to write")->required()->type_name("DIR");
   make->add_option("--seed", init.init.seed, "every value follows from it and the tensor's name")->capture_default_str();
-  make->add_option("--init-std", init.std_deviation, "standard deviation of matrices (default: initializer_range)")->check(CLI::NonNegativeNumber);
-  make->add_option("--dtype", init.dtype, "fp32, bf16 or fp16 (default: the config's)")->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
+  make->add_option("--init-std", init.std_deviation, "standard deviation of matrices (default: initializer_range)")
+      ->check(CLI::NonNegativeNumber);
+  make->add_option("--dtype", init.dtype, "fp32, bf16 or fp16 (default: the config's)")
+      ->check(CLI::IsMember({"fp32", "bf16", "fp16"}));
   std::optional<std::string> init_file_size;
   make->add_option("--max-shard-size", init_file_size, "split into files of this size (default 5GB)")->type_name("SIZE");
 

@@ -30,7 +30,8 @@ struct Row {
 
 std::vector<std::int64_t> integers_of(const nlohmann::json& row, const char* key, const std::string& where) {
   const nlohmann::json& list = row[key];
-  const bool whole = list.is_array() && std::all_of(list.begin(), list.end(), [](const nlohmann::json& v) { return v.is_number_integer(); });
+  const bool whole =
+      list.is_array() && std::all_of(list.begin(), list.end(), [](const nlohmann::json& v) { return v.is_number_integer(); });
   if (!whole) throw ConfigError(fmt::format("'{}' is no list of integers", key), where);
   return list.get<std::vector<std::int64_t>>();
 }
@@ -43,16 +44,19 @@ Row row_from_line(const std::string& text, const DataRequest& request, const std
       throw ConfigError(fmt::format("row holds text under '{}'; the executor reads token ids", key), where, kTextRemedy);
     }
   }
-  if (!row.contains("input_ids")) throw ConfigError("row has no 'input_ids'", where, "each line is {\"input_ids\": [...], \"labels\": [...]}");
+  if (!row.contains("input_ids"))
+    throw ConfigError("row has no 'input_ids'", where, "each line is {\"input_ids\": [...], \"labels\": [...]}");
   std::vector<std::int64_t> ids = integers_of(row, "input_ids", where);
   std::vector<std::int64_t> labels = row.contains("labels") ? integers_of(row, "labels", where) : ids;
   if (labels.size() != ids.size()) {
-    throw ConfigError(fmt::format("row has {} input_ids and {} labels", ids.size(), labels.size()), where, "labels are not shifted: one for each id, -100 where none");
+    throw ConfigError(fmt::format("row has {} input_ids and {} labels", ids.size(), labels.size()), where,
+                      "labels are not shifted: one for each id, -100 where none");
   }
   if (row.contains("attention_mask")) {
     const std::vector<std::int64_t> mask = integers_of(row, "attention_mask", where);
     const auto ones = static_cast<std::size_t>(std::find(mask.begin(), mask.end(), 0) - mask.begin());
-    if (mask.size() != ids.size() || std::any_of(mask.begin() + static_cast<std::ptrdiff_t>(ones), mask.end(), [](std::int64_t m) { return m != 0; })) {
+    if (mask.size() != ids.size() ||
+        std::any_of(mask.begin() + static_cast<std::ptrdiff_t>(ones), mask.end(), [](std::int64_t m) { return m != 0; })) {
       throw ConfigError("'attention_mask' is not ones followed by zeros, one for each id", where, "pad on the right");
     }
     ids.resize(ones);
@@ -62,8 +66,8 @@ Row row_from_line(const std::string& text, const DataRequest& request, const std
     const bool bad_id = ids[i] < 0 || ids[i] >= request.vocab_size;
     const bool bad_label = labels[i] != kNoTarget && (labels[i] < 0 || labels[i] >= request.vocab_size);
     if (!bad_id && !bad_label) continue;
-    throw ConfigError(fmt::format("{} {} is outside the vocabulary of {}", bad_id ? "token id" : "label", bad_id ? ids[i] : labels[i],
-                                  text_with_thousands(request.vocab_size)),
+    throw ConfigError(fmt::format("{} {} is outside the vocabulary of {}", bad_id ? "token id" : "label",
+                                  bad_id ? ids[i] : labels[i], text_with_thousands(request.vocab_size)),
                       fmt::format("{}, token {}", where, i), "encode the text with the tokenizer of this model");
   }
   if (cut && static_cast<std::int64_t>(ids.size()) > request.seq_len) {
@@ -72,7 +76,8 @@ Row row_from_line(const std::string& text, const DataRequest& request, const std
   }
   Row out;
   out.ids.assign(ids.begin(), ids.end());
-  for (std::size_t i = 0; i < ids.size(); ++i) out.targets.push_back(static_cast<std::int32_t>(i + 1 < labels.size() ? labels[i + 1] : kNoTarget));
+  for (std::size_t i = 0; i < ids.size(); ++i)
+    out.targets.push_back(static_cast<std::int32_t>(i + 1 < labels.size() ? labels[i + 1] : kNoTarget));
   return out;
 }
 
@@ -125,7 +130,8 @@ TokenFile token_file_of(const MappedFile& file) {
     t = {.first_byte = kHeaderBytes, .width_bytes = header[0] == 20240520 ? 2U : 4U, .count = header[2]};
     const std::size_t expected = kHeaderBytes + static_cast<std::size_t>(std::max(t.count, std::int64_t{0})) * t.width_bytes;
     if (t.count < 0 || expected != bytes.size()) {
-      throw ConfigError(fmt::format("header promises {} tokens in {} bytes, the file has {}", header[2], text_with_thousands(static_cast<std::int64_t>(expected)),
+      throw ConfigError(fmt::format("header promises {} tokens in {} bytes, the file has {}", header[2],
+                                    text_with_thousands(static_cast<std::int64_t>(expected)),
                                     text_with_thousands(static_cast<std::int64_t>(bytes.size()))),
                         file.path().string(), "the copy or download did not finish: fetch the file again");
     }
@@ -136,11 +142,13 @@ TokenFile token_file_of(const MappedFile& file) {
     const nlohmann::ordered_json document = json_from_file(side);
     JsonReader reader(document, side.string());
     const std::string dtype = reader.string("dtype");
-    if (dtype != "uint16" && dtype != "uint32") reader.fail("dtype", fmt::format("expected 'uint16' or 'uint32', found '{}'", dtype));
+    if (dtype != "uint16" && dtype != "uint32")
+      reader.fail("dtype", fmt::format("expected 'uint16' or 'uint32', found '{}'", dtype));
     t.width_bytes = dtype == "uint16" ? 2 : 4;
   }
   if (bytes.size() % t.width_bytes != 0) {
-    throw ConfigError(fmt::format("{} bytes are no whole number of {}-byte tokens", text_with_thousands(static_cast<std::int64_t>(bytes.size())), t.width_bytes),
+    throw ConfigError(fmt::format("{} bytes are no whole number of {}-byte tokens",
+                                  text_with_thousands(static_cast<std::int64_t>(bytes.size())), t.width_bytes),
                       file.path().string(), "say in tokens.json beside the file which dtype it has: {\"dtype\": \"uint32\"}");
   }
   t.count = static_cast<std::int64_t>(bytes.size() / t.width_bytes);
@@ -170,7 +178,8 @@ Samples::Samples(const DataRequest& request) : seq_len_(request.seq_len) {
         ++part->count;
       }
     } else if (file.extension() == ".bin") {
-      if (request.pack) throw UsageError("--pack is for JSONL rows; a .bin file is packed already", file.string(), "leave --pack out");
+      if (request.pack)
+        throw UsageError("--pack is for JSONL rows; a .bin file is packed already", file.string(), "leave --pack out");
       part->tokens = std::make_unique<MappedFile>(file);
       const TokenFile t = token_file_of(*part->tokens);
       part->first_byte = t.first_byte;
@@ -178,8 +187,9 @@ Samples::Samples(const DataRequest& request) : seq_len_(request.seq_len) {
       part->count = std::max<std::int64_t>(0, (t.count - 1) / s);
       for (std::int64_t i = 0; i < t.count; ++i) {
         if (part->token(i) < request.vocab_size) continue;
-        throw ConfigError(fmt::format("token id {} is outside the vocabulary of {}", part->token(i), text_with_thousands(request.vocab_size)),
-                          fmt::format("{}, token {}", file.string(), i), "encode the text with the tokenizer of this model");
+        throw ConfigError(
+            fmt::format("token id {} is outside the vocabulary of {}", part->token(i), text_with_thousands(request.vocab_size)),
+            fmt::format("{}, token {}", file.string(), i), "encode the text with the tokenizer of this model");
       }
     } else {
       throw UsageError(fmt::format("data file '{}' is neither .jsonl nor .bin", file.string()), "--data", kTextRemedy);
@@ -258,7 +268,8 @@ std::int64_t SampleOrder::sample(std::int64_t g) {
   return order_[static_cast<std::size_t>(i)];
 }
 
-std::vector<std::int64_t> samples_of(SampleOrder& order, const BatchShape& shape, std::int64_t step, std::int64_t micro_step, std::int64_t data_rank) {
+std::vector<std::int64_t> samples_of(SampleOrder& order, const BatchShape& shape, std::int64_t step, std::int64_t micro_step,
+                                     std::int64_t data_rank) {
   std::vector<std::int64_t> samples;
   const std::int64_t first = ((step * shape.grad_accum + micro_step) * shape.data_ranks + data_rank) * shape.micro_batch;
   for (std::int64_t b = 0; b < shape.micro_batch; ++b) samples.push_back(order.sample(first + b));

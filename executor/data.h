@@ -1,10 +1,12 @@
 // Training samples from files of token ids, and the order in which a run sees them.
 //
 // A sample is a pair (x[S], y[S]); y[i] is the target after x[0..i], kNoTarget is none.
-//   *.jsonl  one object a line: input_ids, labels (not shifted; missing: the ids themselves), attention_mask (ones, then zeros: the row ends there).
-//            Rows are cut to S, shifted, padded on the right. Packed: rows are not cut; their shifted pairs are laid end to end over all
-//            files and cut into blocks of S, the remainder is dropped.
-//   *.bin    flat tokens: x = tokens[k*S ..], y one further. uint16 unless tokens.json beside the file says uint32; or with the 1024-byte
+//   *.jsonl  one object a line: input_ids, labels (not shifted; missing: the ids themselves), attention_mask (ones, then zeros: the
+//   row ends there).
+//            Rows are cut to S, shifted, padded on the right. Packed: rows are not cut; their shifted pairs are laid end to end
+//            over all files and cut into blocks of S, the remainder is dropped.
+//   *.bin    flat tokens: x = tokens[k*S ..], y one further. uint16 unless tokens.json beside the file says uint32; or with the
+//   1024-byte
 //            header of llm.c (magic 20240520 version 1: uint16; 20240801 version 7: uint32).
 // Text is not read here: scripts/encode_text.py turns it into ids.
 // Errors: ConfigError naming file, line and token for what is malformed or beyond the vocabulary; IoError when the system refuses.
@@ -73,8 +75,8 @@ struct BatchShape {
   std::int64_t grad_accum = 1;   // A
 };
 // Samples of one micro-step of one data rank, B of them.
-[[nodiscard]] std::vector<std::int64_t> samples_of(SampleOrder& order, const BatchShape& shape, std::int64_t step, std::int64_t micro_step,
-                                                   std::int64_t data_rank);
+[[nodiscard]] std::vector<std::int64_t> samples_of(SampleOrder& order, const BatchShape& shape, std::int64_t step,
+                                                   std::int64_t micro_step, std::int64_t data_rank);
 // Targets of a whole step over all data ranks and micro-steps; every rank computes the same number.
 [[nodiscard]] std::int64_t targets_of_step(const Samples& samples, SampleOrder& order, const BatchShape& shape, std::int64_t step);
 

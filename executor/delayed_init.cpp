@@ -52,7 +52,8 @@ std::vector<std::string> check_stored_model(const StoredModel& stored, const Par
   }
   if (!missing.empty()) {
     throw ConfigError(missing.size() == 1 ? fmt::format("checkpoint holds no tensor '{}', which the model needs", missing.front())
-                                          : fmt::format("checkpoint lacks {} tensors that the model needs, the first is '{}'", missing.size(), missing.front()),
+                                          : fmt::format("checkpoint lacks {} tensors that the model needs, the first is '{}'",
+                                                        missing.size(), missing.front()),
                       stored.directory().string(), "check that weights and config.json belong together");
   }
   for (const auto& [name, tensor] : stored.tensors()) {
@@ -63,18 +64,21 @@ std::vector<std::string> check_stored_model(const StoredModel& stored, const Par
         const StoredTensor& embedding = *stored.find(kEmbedding);
         const std::span<const std::byte> a = stored.bytes(tensor), b = stored.bytes(embedding);
         if (tensor.dtype != embedding.dtype || a.size() != b.size() || std::memcmp(a.data(), b.data(), a.size()) != 0) {
-          warnings.push_back(fmt::format("{} differs from {}, to which config.json ties it; the embedding is used", stored.where(tensor), kEmbedding));
+          warnings.push_back(fmt::format("{} differs from {}, to which config.json ties it; the embedding is used",
+                                         stored.where(tensor), kEmbedding));
         }
         stored.release(tensor, 0, static_cast<std::int64_t>(a.size()));
         stored.release(embedding, 0, static_cast<std::int64_t>(b.size()));
         continue;
       }
-      throw ConfigError("the model has no place for this tensor", stored.where(tensor), "check that weights and config.json belong together");
+      throw ConfigError("the model has no place for this tensor", stored.where(tensor),
+                        "check that weights and config.json belong together");
     }
     const Parameter& parameter = *found->second;
     if (tensor.shape != parameter.shape) {
-      throw ConfigError(fmt::format("shape is {}, the model needs {}", text_from_shape(tensor.shape), text_from_shape(parameter.shape)), stored.where(tensor),
-                        "check that weights and config.json belong together");
+      throw ConfigError(
+          fmt::format("shape is {}, the model needs {}", text_from_shape(tensor.shape), text_from_shape(parameter.shape)),
+          stored.where(tensor), "check that weights and config.json belong together");
     }
     if (!tensor.dtype || !is_floating(*tensor.dtype)) {
       throw ConfigError(fmt::format("dtype {} cannot be read as a weight", tensor.dtype_word), stored.where(tensor),
@@ -95,8 +99,8 @@ void read_rows(const StoredModel& stored, const ParameterTable& table, const Fla
     }
     const StoredTensor& tensor = *stored.find(table.parameters[rows.parameter.at()].name);
     const std::int64_t width = element_bytes(*tensor.dtype);
-    const std::span<const std::byte> from =
-        stored.bytes(tensor).subspan(static_cast<std::size_t>(rows.first_element * width), static_cast<std::size_t>(rows.numel * width));
+    const std::span<const std::byte> from = stored.bytes(tensor).subspan(static_cast<std::size_t>(rows.first_element * width),
+                                                                         static_cast<std::size_t>(rows.numel * width));
     if (torch_dtype(*tensor.dtype) == to.scalar_type()) {
       std::memcpy(to.mutable_data_ptr(), from.data(), from.size());
     } else {
@@ -156,8 +160,9 @@ void ModelLoader::load(UnitId unit, std::vector<GroupState>& groups, std::span<c
       const std::int64_t at = index_on_axis(shard_axis_, world_.rank()) * group.stretch_numel + unset;
       const RowRange row = rows_in_range(group, at, at + 1).front();
       const std::string name = row.parameter.is_set() ? lowered_.graph->table.parameters[row.parameter.at()].name : "padding";
-      throw ConfigError(fmt::format("element {} of '{}' was left unset, or holds a NaN with the mark of unset memory", row.first_element, name),
-                        fmt::format("unit {} on rank {}", layout.name, world_.rank()), "check the checkpoint for NaN");
+      throw ConfigError(
+          fmt::format("element {} of '{}' was left unset, or holds a NaN with the mark of unset memory", row.first_element, name),
+          fmt::format("unit {} on rank {}", layout.name, world_.rank()), "check the checkpoint for NaN");
     }
   }
 }
@@ -196,7 +201,9 @@ void ModelLoader::send_stretch(const FlatGroup& layout, std::int32_t to, at::Sca
 void ModelLoader::receive_stretch(const at::Tensor& stretch, std::span<const at::Tensor> pieces) {
   const std::vector<at::Tensor> buffers = pieces_as(stretch.scalar_type(), pieces);
   const std::int64_t size = buffers[0].numel();
-  const auto piece_at = [&](std::int64_t done, std::size_t turn) { return buffers[turn].narrow(0, 0, std::min(size, stretch.numel() - done)); };
+  const auto piece_at = [&](std::int64_t done, std::size_t turn) {
+    return buffers[turn].narrow(0, 0, std::min(size, stretch.numel() - done));
+  };
   std::array<std::unique_ptr<Transfer>, 2> under_way;
   std::size_t turn = 0;
   if (stretch.numel() > 0) under_way[0] = world_.receive(piece_at(0, 0), 0);

@@ -28,7 +28,9 @@ DeviceMachine open_cuda_machine(RankWorld& world, const std::vector<MeshAxis>& m
                       "build with -DSHARDPLAN_NCCL=ON where the CUDA toolkit is, or run a plan made for CPU ranks");
   }
   auto* open = reinterpret_cast<OpenCudaPart>(::dlsym(part, kCudaPartEntry));
-  if (open == nullptr) throw DeviceError(fmt::format("the CUDA part has no entry {}", kCudaPartEntry), library.string(), "build it from the same sources");
+  if (open == nullptr)
+    throw DeviceError(fmt::format("the CUDA part has no entry {}", kCudaPartEntry), library.string(),
+                      "build it from the same sources");
   DeviceMachine machine;
   std::string problem;
   if (!open(world.held(), world.place(), mesh, machine, problem)) {

@@ -1,7 +1,7 @@
 // The machine under a rank: its device, the collectives between devices, streams, and the memory meter, of one kind.
 //
-// The CUDA part is a library of its own (libshardplan_cuda.so beside the program), opened only when a rank runs on CUDA: a CPU run loads neither
-// CUDA nor NCCL. Errors: DeviceError when the part is missing or the device is not there.
+// The CUDA part is a library of its own (libshardplan_cuda.so beside the program), opened only when a rank runs on CUDA: a CPU run
+// loads neither CUDA nor NCCL. Errors: DeviceError when the part is missing or the device is not there.
 #pragma once
 
 #include <memory>

@@ -35,7 +35,8 @@ void close_all(std::initializer_list<int> descriptors) {
 
 std::array<int, 2> make_pipe() {
   std::array<int, 2> ends{};
-  if (::pipe2(ends.data(), O_CLOEXEC) != 0) throw IoError(fmt::format("cannot make a pipe: {}", std::strerror(errno)), "launcher of local ranks");
+  if (::pipe2(ends.data(), O_CLOEXEC) != 0)
+    throw IoError(fmt::format("cannot make a pipe: {}", std::strerror(errno)), "launcher of local ranks");
   return ends;
 }
 
@@ -47,8 +48,9 @@ struct Failure {
 };
 
 std::string text_from_failure(const Failure& f) {
-  return nlohmann::json{{"code", f.code}, {"peer_lost", f.peer_lost}, {"problem", f.problem}, {"where", f.where}, {"remedy", f.remedy}}.dump(
-      -1, ' ', false, nlohmann::json::error_handler_t::replace);
+  return nlohmann::json{
+      {"code", f.code}, {"peer_lost", f.peer_lost}, {"problem", f.problem}, {"where", f.where}, {"remedy", f.remedy}}
+      .dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }
 
 // One forked rank, seen from the launcher.
@@ -62,7 +64,8 @@ struct Child {
   Clock::time_point ended_at;
 };
 
-[[noreturn]] void run_child(const RankPlace& bare, int port_pipe, int report_pipe, const std::function<int(const RankPlace&)>& body) {
+[[noreturn]] void run_child(const RankPlace& bare, int port_pipe, int report_pipe,
+                            const std::function<int(const RankPlace&)>& body) {
   ::prctl(PR_SET_PDEATHSIG, SIGKILL);  // no rank outlives its launcher
   RankPlace place = bare;
   if (::read(port_pipe, &place.store_port, sizeof place.store_port) != sizeof place.store_port) ::_exit(1);
@@ -159,7 +162,8 @@ class LocalRanks {
   void tell_port(std::uint16_t port) {
     for (Child& c : children_) {
       // A rank that died already shows up when it is reaped.
-      if (::write(c.port, &port, sizeof port) < 0 && errno != EPIPE) throw IoError(fmt::format("cannot reach a rank: {}", std::strerror(errno)), "launcher of local ranks");
+      if (::write(c.port, &port, sizeof port) < 0 && errno != EPIPE)
+        throw IoError(fmt::format("cannot reach a rank: {}", std::strerror(errno)), "launcher of local ranks");
     }
   }
 
@@ -251,13 +255,15 @@ class LocalRanks {
     const Child& c = children_[root];
     if (WIFSIGNALED(c.status)) {
       const int signal = WTERMSIG(c.status);
-      throw Error(ExitCode::RuntimeFailure, fmt::format("rank {} was ended by signal {} ({})", root, signal, ::strsignal(signal)), fmt::format("process {}", c.pid),
-                  signal == SIGKILL ? "look for the kernel's out-of-memory killer (dmesg), or for who killed it" : "the other ranks were stopped");
+      throw Error(ExitCode::RuntimeFailure, fmt::format("rank {} was ended by signal {} ({})", root, signal, ::strsignal(signal)),
+                  fmt::format("process {}", c.pid),
+                  signal == SIGKILL ? "look for the kernel's out-of-memory killer (dmesg), or for who killed it"
+                                    : "the other ranks were stopped");
     }
     const nlohmann::json report = nlohmann::json::parse(c.report_text, nullptr, false);
     if (!report.is_object()) throw Error(ExitCode::RuntimeFailure, fmt::format("rank {} failed", root), "", c.report_text);
-    throw Error(static_cast<ExitCode>(report.value("code", 1)), fmt::format("rank {}: {}", root, report.value("problem", "")), report.value("where", ""),
-                report.value("remedy", ""));
+    throw Error(static_cast<ExitCode>(report.value("code", 1)), fmt::format("rank {}: {}", root, report.value("problem", "")),
+                report.value("where", ""), report.value("remedy", ""));
   }
 
   std::vector<Child> children_;
@@ -274,7 +280,7 @@ int run_local_ranks(std::int32_t ranks, const std::function<int(const RankPlace&
 }
 
 void catch_stop_signals() {
-  struct sigaction action{};
+  struct sigaction action {};
   action.sa_handler = note_stop;
   ::sigemptyset(&action.sa_mask);
   action.sa_flags = SA_RESTART;

@@ -1,10 +1,11 @@
 // Who this process is among the ranks, and how the ranks of this machine are started.
 //
-// Ranks come from torchrun, SLURM or Open MPI (read from the environment, in this order), or are forked here. Forking happens before any tensor,
-// thread or socket exists. Output of forked ranks: rank 0's stdout is the answer and passes unchanged; every other line goes to
-// stderr behind "[rank3] ". The first failure stops all ranks within seconds and is the one that is reported.
+// Ranks come from torchrun, SLURM or Open MPI (read from the environment, in this order), or are forked here. Forking happens
+// before any tensor, thread or socket exists. Output of forked ranks: rank 0's stdout is the answer and passes unchanged; every
+// other line goes to stderr behind "[rank3] ". The first failure stops all ranks within seconds and is the one that is reported.
 //
-// Errors: UsageError for an environment that contradicts itself; Error "rank 3: ..." with the exit code of the rank that failed first.
+// Errors: UsageError for an environment that contradicts itself; Error "rank 3: ..." with the exit code of the rank that failed
+// first.
 #pragma once
 
 #include <cstdint>
@@ -20,14 +21,14 @@ namespace shardplan {
 struct RankPlace {
   std::int32_t rank = 0;
   std::int32_t world = 1;
-  std::int32_t local_rank = 0;        // on this machine; the device index on CUDA
+  std::int32_t local_rank = 0;  // on this machine; the device index on CUDA
   std::int32_t local_world = 1;
   std::string store_host = "127.0.0.1";
   std::uint16_t store_port = 0;
-  bool hosts_store = false;           // rank 0, unless the launcher hosts the store itself
-  std::string launcher = "none";      // "none", "execute", "torchrun", "slurm", "openmpi"
-  std::string interface;              // network interface for host collectives (GLOO_SOCKET_IFNAME); empty: chosen by the library
-  std::filesystem::path error_file;   // where torchrun wants a failure described; empty when nobody asks
+  bool hosts_store = false;          // rank 0, unless the launcher hosts the store itself
+  std::string launcher = "none";     // "none", "execute", "torchrun", "slurm", "openmpi"
+  std::string interface;             // network interface for host collectives (GLOO_SOCKET_IFNAME); empty: chosen by the library
+  std::filesystem::path error_file;  // where torchrun wants a failure described; empty when nobody asks
 };
 
 using Environment = std::function<std::optional<std::string>(const std::string& name)>;

@@ -13,7 +13,8 @@ namespace {
 // Reads the integers that launchers put into the environment.
 class LauncherVariables {
  public:
-  LauncherVariables(const Environment& environment, std::string launcher) : environment_(environment), launcher_(std::move(launcher)) {}
+  LauncherVariables(const Environment& environment, std::string launcher)
+      : environment_(environment), launcher_(std::move(launcher)) {}
 
   [[nodiscard]] std::int32_t integer(const std::string& name) const {
     const std::optional<std::string> text = environment_(name);
@@ -29,7 +30,9 @@ class LauncherVariables {
     }
     return value;
   }
-  [[nodiscard]] std::int32_t integer_or(const std::string& name, std::int32_t otherwise) const { return environment_(name) ? integer(name) : otherwise; }
+  [[nodiscard]] std::int32_t integer_or(const std::string& name, std::int32_t otherwise) const {
+    return environment_(name) ? integer(name) : otherwise;
+  }
   [[nodiscard]] std::string text_or(const std::string& name, std::string otherwise) const {
     return environment_(name).value_or(std::move(otherwise));
   }
@@ -41,17 +44,20 @@ class LauncherVariables {
 
 void check_place(const RankPlace& place) {
   if (place.rank < place.world && place.local_rank < place.local_world) return;
-  throw UsageError(fmt::format("rank {} of {} (local {} of {}) does not exist", place.rank, place.world, place.local_rank, place.local_world),
-                   fmt::format("environment of {}", place.launcher));
+  throw UsageError(
+      fmt::format("rank {} of {} (local {} of {}) does not exist", place.rank, place.world, place.local_rank, place.local_world),
+      fmt::format("environment of {}", place.launcher));
 }
 
 RankPlace from_torchrun(const Environment& environment) {
   const LauncherVariables v(environment, "torchrun");
-  RankPlace p{.rank = v.integer("RANK"), .world = v.integer("WORLD_SIZE"), .local_rank = v.integer("LOCAL_RANK"), .launcher = "torchrun"};
+  RankPlace p{
+      .rank = v.integer("RANK"), .world = v.integer("WORLD_SIZE"), .local_rank = v.integer("LOCAL_RANK"), .launcher = "torchrun"};
   p.local_world = v.integer_or("LOCAL_WORLD_SIZE", p.world);
   p.store_host = v.text_or("MASTER_ADDR", "");
   p.store_port = static_cast<std::uint16_t>(v.integer("MASTER_PORT"));
-  if (p.store_host.empty()) throw UsageError("environment variable MASTER_ADDR is not set", "environment of torchrun", "start the ranks with torchrun");
+  if (p.store_host.empty())
+    throw UsageError("environment variable MASTER_ADDR is not set", "environment of torchrun", "start the ranks with torchrun");
   // The agent's store serves all ranks, 0 included, exactly when it says so.
   p.hosts_store = p.rank == 0 && v.text_or("TORCHELASTIC_USE_AGENT_STORE", "") != "True";
   p.error_file = v.text_or("TORCHELASTIC_ERROR_FILE", "");
@@ -60,9 +66,13 @@ RankPlace from_torchrun(const Environment& environment) {
 
 RankPlace from_slurm(const Environment& environment) {
   const LauncherVariables v(environment, "slurm");
-  RankPlace p{.rank = v.integer("SLURM_PROCID"), .world = v.integer("SLURM_NTASKS"), .local_rank = v.integer("SLURM_LOCALID"), .launcher = "slurm"};
+  RankPlace p{.rank = v.integer("SLURM_PROCID"),
+              .world = v.integer("SLURM_NTASKS"),
+              .local_rank = v.integer("SLURM_LOCALID"),
+              .launcher = "slurm"};
   if (p.world > 1 && !environment("SLURM_NTASKS_PER_NODE")) {
-    throw UsageError("SLURM_NTASKS is set without SLURM_NTASKS_PER_NODE", "environment of slurm", "give srun or sbatch --ntasks-per-node, the GPUs of a node");
+    throw UsageError("SLURM_NTASKS is set without SLURM_NTASKS_PER_NODE", "environment of slurm",
+                     "give srun or sbatch --ntasks-per-node, the GPUs of a node");
   }
   p.local_world = v.integer_or("SLURM_NTASKS_PER_NODE", p.world);
   p.store_host = v.text_or("MASTER_ADDR", first_host(v.text_or("SLURM_NODELIST", v.text_or("SLURM_JOB_NODELIST", "127.0.0.1"))));
@@ -74,12 +84,15 @@ RankPlace from_slurm(const Environment& environment) {
 
 RankPlace from_openmpi(const Environment& environment) {
   const LauncherVariables v(environment, "openmpi");
-  RankPlace p{.rank = v.integer("OMPI_COMM_WORLD_RANK"), .world = v.integer("OMPI_COMM_WORLD_SIZE"),
-              .local_rank = v.integer("OMPI_COMM_WORLD_LOCAL_RANK"), .launcher = "openmpi"};
+  RankPlace p{.rank = v.integer("OMPI_COMM_WORLD_RANK"),
+              .world = v.integer("OMPI_COMM_WORLD_SIZE"),
+              .local_rank = v.integer("OMPI_COMM_WORLD_LOCAL_RANK"),
+              .launcher = "openmpi"};
   p.local_world = v.integer("OMPI_COMM_WORLD_LOCAL_SIZE");
   p.store_host = v.text_or("MASTER_ADDR", p.local_world == p.world ? "127.0.0.1" : "");
   if (p.store_host.empty()) {
-    throw UsageError("ranks run on several machines and MASTER_ADDR is not set", "environment of openmpi", "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500");
+    throw UsageError("ranks run on several machines and MASTER_ADDR is not set", "environment of openmpi",
+                     "mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500");
   }
   p.store_port = static_cast<std::uint16_t>(v.integer_or("MASTER_PORT", 29500));
   p.hosts_store = p.rank == 0;

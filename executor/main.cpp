@@ -42,7 +42,8 @@ int train(const RunRequest& request) {
   const std::int32_t world = request.plan.mesh.world();
   if (const std::optional<RankPlace> place = rank_from_environment(process_environment)) {
     if (place->world != world) {
-      throw UsageError(fmt::format("the plan is for {} ranks, {} started {}", world, place->launcher, place->world), "environment of " + place->launcher,
+      throw UsageError(fmt::format("the plan is for {} ranks, {} started {}", world, place->launcher, place->world),
+                       "environment of " + place->launcher,
                        fmt::format("start {} ranks, or plan with --gpus {}", world, place->world));
     }
     try {

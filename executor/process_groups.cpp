@@ -31,7 +31,8 @@ auto exchange(const std::string& what, std::int32_t rank, F&& f) {
   } catch (const Error&) {
     throw;
   } catch (const std::exception& e) {
-    throw PeerLost(fmt::format("{} failed: {}", what, first_line(e.what())), fmt::format("rank {}", rank), "look at the rank that ended first");
+    throw PeerLost(fmt::format("{} failed: {}", what, first_line(e.what())), fmt::format("rank {}", rank),
+                   "look at the rank that ended first");
   }
 }
 
@@ -55,8 +56,8 @@ std::string text_from_ranks(const std::vector<std::int32_t>& ranks) {
   return fmt::format("ranks {} and {} have", fmt::join(ranks.begin(), ranks.end() - 1, ", "), ranks.back());
 }
 
-// The same memory without ownership. A worker thread of the library may drop its references long after wait() has returned; the memory must
-// not live on with them.
+// The same memory without ownership. A worker thread of the library may drop its references long after wait() has returned; the
+// memory must not live on with them.
 at::Tensor unowned(const at::Tensor& tensor) {
   CHECK(tensor.is_cpu() && tensor.is_contiguous(), "host collectives work on contiguous host memory");
   return at::from_blob(tensor.mutable_data_ptr(), tensor.sizes(), tensor.options());
@@ -201,9 +202,9 @@ void RankWorld::agree(const std::string& what, const std::string& value, const s
 namespace {
 // The group of all ranks, opened at its first use: ranks that disagree never open it.
 const Group& world_group(RankWorld::Held& held, const RankPlace& place) {
-  if (!held.group) held.group = exchange("opening the group of all ranks", place.rank, [&] {
-      return open_gloo(held.store, "world", place.rank, place.world, place, held.timeout);
-    });
+  if (!held.group)
+    held.group = exchange("opening the group of all ranks", place.rank,
+                          [&] { return open_gloo(held.store, "world", place.rank, place.world, place, held.timeout); });
   return held.group;
 }
 }  // namespace

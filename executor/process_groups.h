@@ -1,11 +1,13 @@
-// The ranks around this one: rendezvous, agreement before data moves, groups along the axes of the mesh. Everything that moves bytes is c10d's.
+// The ranks around this one: rendezvous, agreement before data moves, groups along the axes of the mesh. Everything that moves
+// bytes is c10d's.
 //
-// RankWorld meets the other ranks in a key-value store and opens one group of all ranks (Gloo, host memory). gloo_collectives adds one group for
-// each axis of a program's mesh. A gather is one broadcast from each owner into its stretch, a reduce-scatter one reduction to each owner,
-// issued together: neither takes memory beyond the buffer, and the library gets views without ownership, so that no buffer outlives its owner.
-// A world of one opens nothing.
+// RankWorld meets the other ranks in a key-value store and opens one group of all ranks (Gloo, host memory). gloo_collectives adds
+// one group for each axis of a program's mesh. A gather is one broadcast from each owner into its stretch, a reduce-scatter one
+// reduction to each owner, issued together: neither takes memory beyond the buffer, and the library gets views without ownership,
+// so that no buffer outlives its owner. A world of one opens nothing.
 //
-// Calling thread: one. Errors: PeerLost when a rank goes away or does not answer in time, naming the collective; ConfigError from agree.
+// Calling thread: one. Errors: PeerLost when a rank goes away or does not answer in time, naming the collective; ConfigError from
+// agree.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -42,8 +44,8 @@ class RankWorld {
   [[nodiscard]] std::int32_t size() const { return place_.world; }
   [[nodiscard]] const RankPlace& place() const { return place_; }
 
-  // ConfigError on every rank unless all gave the same value: "ranks disagree about the plan: rank 0 has ..., ranks 1 and 2 have ...".
-  // `what` is asked once. Needs no group: ranks that disagree never exchange data.
+  // ConfigError on every rank unless all gave the same value: "ranks disagree about the plan: rank 0 has ..., ranks 1 and 2 have
+  // ...". `what` is asked once. Needs no group: ranks that disagree never exchange data.
   void agree(const std::string& what, const std::string& value, const std::string& remedy);
 
   void all_sum(std::span<double> values);

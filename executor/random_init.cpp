@@ -29,7 +29,8 @@ void write_values(ModelWriter& writer, const Parameter& parameter, const RandomI
     const std::int64_t n = std::min(kPieceElements, parameter.numel() - done);
     piece.resize(static_cast<std::size_t>(n));
     for (std::int64_t i = 0; i < n; ++i) {
-      piece[static_cast<std::size_t>(i)] = static_cast<T>(static_cast<float>(mean + std_deviation * words.normal(static_cast<std::uint64_t>(done + i))));
+      piece[static_cast<std::size_t>(i)] =
+          static_cast<T>(static_cast<float>(mean + std_deviation * words.normal(static_cast<std::uint64_t>(done + i))));
     }
     writer.write(parameter.name, done * static_cast<std::int64_t>(sizeof(T)), std::as_bytes(std::span(piece)));
   }
@@ -47,10 +48,21 @@ void write_random_model(const ModelSpec& model, const std::filesystem::path& dir
   ModelWriter writer(directory, tensors, init.max_file_bytes);
   for (const Parameter& p : table.parameters) {
     switch (init.dtype) {
-      case DType::F32: write_values<float>(writer, p, init); break;
-      case DType::BF16: write_values<c10::BFloat16>(writer, p, init); break;
-      case DType::F16: write_values<c10::Half>(writer, p, init); break;
-      case DType::F64: case DType::I64: case DType::I32: case DType::U64: case DType::U8: case DType::Bool:
+      case DType::F32:
+        write_values<float>(writer, p, init);
+        break;
+      case DType::BF16:
+        write_values<c10::BFloat16>(writer, p, init);
+        break;
+      case DType::F16:
+        write_values<c10::Half>(writer, p, init);
+        break;
+      case DType::F64:
+      case DType::I64:
+      case DType::I32:
+      case DType::U64:
+      case DType::U8:
+      case DType::Bool:
         throw UsageError(fmt::format("a checkpoint cannot be made in {}", dtype_name(init.dtype)), "--dtype", "fp32, bf16 or fp16");
     }
   }

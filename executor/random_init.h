@@ -1,8 +1,8 @@
 // Writes a randomly initialised checkpoint: a model to start from where no published weights are wanted.
 //
-// Every tensor is a pure function of (seed, its name): norm weights have mean 1 and standard deviation 0.1, all others mean 0 and the
-// standard deviation given. Values are made in fp64, rounded to fp32, then to the checkpoint's dtype; a piece at a time, so that the largest tensor needs no room.
-// Errors: IoError as of safetensors_writer.h.
+// Every tensor is a pure function of (seed, its name): norm weights have mean 1 and standard deviation 0.1, all others mean 0 and
+// the standard deviation given. Values are made in fp64, rounded to fp32, then to the checkpoint's dtype; a piece at a time, so
+// that the largest tensor needs no room. Errors: IoError as of safetensors_writer.h.
 #pragma once
 
 #include <cstdint>

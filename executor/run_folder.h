@@ -1,7 +1,7 @@
 // The run folder (--out): what the window and scripts read while a run goes on and after it.
 //
-// run.json is replaced whole; metrics.jsonl grows by one flushed line a step; timeline.json and report.json are written whole at the end.
-// Only rank 0 has one. Errors: IoError naming the file; opening fails early when the folder cannot be written.
+// run.json is replaced whole; metrics.jsonl grows by one flushed line a step; timeline.json and report.json are written whole at
+// the end. Only rank 0 has one. Errors: IoError naming the file; opening fails early when the folder cannot be written.
 #pragma once
 
 #include <cstdint>
@@ -20,11 +20,11 @@ struct RunStatus {
   std::string plan_hash;
   std::string state = "running";  // "running", "done", "stopped", "failed"
   Phase phase = Phase::Load;
-  std::int64_t step = 0;          // steps done
-  std::int64_t steps = 0;         // steps wanted
-  std::int64_t process_id = 0;    // whom to send SIGTERM
+  std::int64_t step = 0;        // steps done
+  std::int64_t steps = 0;       // steps wanted
+  std::int64_t process_id = 0;  // whom to send SIGTERM
   std::int32_t ranks = 1;
-  std::string message;            // of a failure
+  std::string message;  // of a failure
 };
 
 struct StepMetrics {

@@ -22,7 +22,7 @@ namespace shardplan {
 MappedFile::MappedFile(std::filesystem::path path) : path_(std::move(path)) {
   const int file = ::open(path_.c_str(), O_RDONLY | O_CLOEXEC);
   if (file < 0) throw IoError(fmt::format("cannot open file: {}", std::strerror(errno)), path_.string());
-  struct stat status{};
+  struct stat status {};
   if (::fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) {
     const std::string reason = S_ISREG(status.st_mode) ? std::strerror(errno) : "it is no regular file";
     ::close(file);
@@ -76,9 +76,10 @@ void StoredModel::add_file(const std::filesystem::path& file) {
     const std::string name = t.name;
     const auto [place, is_new] = tensors_.emplace(name, std::move(t));
     if (!is_new) {
-      throw ConfigError(fmt::format("tensor '{}' stands in two files", name),
-                        fmt::format("{} and {}", files_[static_cast<std::size_t>(place->second.file)].path().string(), file.string()),
-                        "keep the file that the index names and remove the other");
+      throw ConfigError(
+          fmt::format("tensor '{}' stands in two files", name),
+          fmt::format("{} and {}", files_[static_cast<std::size_t>(place->second.file)].path().string(), file.string()),
+          "keep the file that the index names and remove the other");
     }
   }
   files_.push_back(std::move(mapped));
@@ -92,12 +93,14 @@ void StoredModel::read_index(const std::filesystem::path& index) {
   // Parsed into a sorted map: an index may hold a hundred thousand names.
   const nlohmann::json document = nlohmann::json::parse(text.str(), nullptr, false);
   if (document.is_discarded() || !document.is_object() || !document.contains("weight_map") || !document["weight_map"].is_object()) {
-    throw ConfigError("index of the checkpoint holds no object 'weight_map'", index.string(), "copy or convert the checkpoint again");
+    throw ConfigError("index of the checkpoint holds no object 'weight_map'", index.string(),
+                      "copy or convert the checkpoint again");
   }
   std::map<std::string, std::string> file_of;
   std::set<std::string> files;
   for (const auto& [name, file] : document["weight_map"].items()) {
-    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos || !file.get<std::string>().ends_with(".safetensors")) {
+    if (!file.is_string() || file.get<std::string>().find('/') != std::string::npos ||
+        !file.get<std::string>().ends_with(".safetensors")) {
       throw ConfigError(fmt::format("tensor '{}' is given to {}, which is no safetensors file beside the index", name, file.dump()),
                         fmt::format("{}#/weight_map", index.string()), "copy or convert the checkpoint again");
     }
@@ -120,8 +123,8 @@ const StoredTensor* StoredModel::find(const std::string& name) const {
 }
 
 std::span<const std::byte> StoredModel::bytes(const StoredTensor& tensor) const {
-  return files_[static_cast<std::size_t>(tensor.file)].bytes().subspan(static_cast<std::size_t>(tensor.begin_bytes),
-                                                                       static_cast<std::size_t>(tensor.end_bytes - tensor.begin_bytes));
+  return files_[static_cast<std::size_t>(tensor.file)].bytes().subspan(
+      static_cast<std::size_t>(tensor.begin_bytes), static_cast<std::size_t>(tensor.end_bytes - tensor.begin_bytes));
 }
 
 void StoredModel::release(const StoredTensor& tensor, std::int64_t begin_bytes, std::int64_t end_bytes) const {

@@ -1,8 +1,8 @@
 // The tensors of a Hugging Face model directory, mapped and read in place.
 //
-// model.safetensors, or the files named by model.safetensors.index.json. Opening checks every header and the index; it touches no tensor data.
-// Pages of read data are the kernel's (file backed); release() lets them go.
-// Errors: IoError when the system refuses; ConfigError naming file and tensor for what a header or index gets wrong.
+// model.safetensors, or the files named by model.safetensors.index.json. Opening checks every header and the index; it touches no
+// tensor data. Pages of read data are the kernel's (file backed); release() lets them go. Errors: IoError when the system refuses;
+// ConfigError naming file and tensor for what a header or index gets wrong.
 #pragma once
 
 #include <cstddef>

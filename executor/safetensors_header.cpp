@@ -20,9 +20,10 @@ struct StoredWidth {
 };
 // Every dtype word of the format, with its width.
 constexpr std::array<StoredWidth, 23> kStoredWidths = {{
-    {"BOOL", 8},     {"U8", 8},        {"I8", 8},       {"F8_E4M3", 8}, {"F8_E5M2", 8},     {"F8_E8M0", 8},     {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8},
-    {"F4", 4},       {"F6_E2M3", 6},   {"F6_E3M2", 6},  {"U16", 16},    {"I16", 16},        {"F16", 16},        {"BF16", 16},       {"U32", 32},
-    {"I32", 32},     {"F32", 32},      {"U64", 64},     {"I64", 64},    {"F64", 64},        {"C64", 64},        {"C128", 128},
+    {"BOOL", 8},        {"U8", 8},          {"I8", 8},    {"F8_E4M3", 8}, {"F8_E5M2", 8}, {"F8_E8M0", 8},
+    {"F8_E4M3FNUZ", 8}, {"F8_E5M2FNUZ", 8}, {"F4", 4},    {"F6_E2M3", 6}, {"F6_E3M2", 6}, {"U16", 16},
+    {"I16", 16},        {"F16", 16},        {"BF16", 16}, {"U32", 32},    {"I32", 32},    {"F32", 32},
+    {"U64", 64},        {"I64", 64},        {"F64", 64},  {"C64", 64},    {"C128", 128},
 }};
 
 std::optional<std::int64_t> bits_of(std::string_view word) {
@@ -75,14 +76,18 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
     }
     key_ = name;
     if (!seen_.insert(name).second) fail(fmt::format("key '{}' stands twice", name));
-    if (place_ == Place::Tensor && name != "dtype" && name != "shape" && name != "data_offsets") fail(fmt::format("unknown key '{}'", name));
+    if (place_ == Place::Tensor && name != "dtype" && name != "shape" && name != "data_offsets")
+      fail(fmt::format("unknown key '{}'", name));
     return true;
   }
 
   bool start_object(std::size_t) override {
-    if (place_ == Place::Outside) place_ = Place::Root;
-    else if (place_ == Place::Root) place_ = tensor_.name == "__metadata__" ? Place::Metadata : Place::Tensor;
-    else return unexpected("an object");
+    if (place_ == Place::Outside)
+      place_ = Place::Root;
+    else if (place_ == Place::Root)
+      place_ = tensor_.name == "__metadata__" ? Place::Metadata : Place::Tensor;
+    else
+      return unexpected("an object");
     return true;
   }
 
@@ -93,9 +98,12 @@ class HeaderEvents : public nlohmann::json_sax<nlohmann::json> {
   }
 
   bool start_array(std::size_t) override {
-    if (place_ == Place::Tensor && key_ == "shape") place_ = Place::Shape;
-    else if (place_ == Place::Tensor && key_ == "data_offsets") place_ = Place::Offsets;
-    else return unexpected("an array");
+    if (place_ == Place::Tensor && key_ == "shape")
+      place_ = Place::Shape;
+    else if (place_ == Place::Tensor && key_ == "data_offsets")
+      place_ = Place::Offsets;
+    else
+      return unexpected("an array");
     return true;
   }
 
@@ -163,14 +171,15 @@ void check_cover(SafetensorsHeader& header, std::int64_t file_bytes, const std::
   std::int64_t covered = 0;
   for (StoredTensor& t : header.tensors) {
     if (t.begin_bytes != covered) {
-      throw ConfigError(fmt::format("data starts at byte {} of the buffer, but the data before it ends at {}: {}", text_with_thousands(t.begin_bytes),
-                                    text_with_thousands(covered), t.begin_bytes > covered ? "a gap" : "an overlap"),
+      throw ConfigError(fmt::format("data starts at byte {} of the buffer, but the data before it ends at {}: {}",
+                                    text_with_thousands(t.begin_bytes), text_with_thousands(covered),
+                                    t.begin_bytes > covered ? "a gap" : "an overlap"),
                         at_tensor(file, t.name), kDamaged);
     }
     covered = t.end_bytes;
     if (covered > buffer_bytes) {
-      throw ConfigError(fmt::format("safetensors file is truncated: data ends at byte {} of the buffer, which has {}", text_with_thousands(covered),
-                                    text_with_thousands(buffer_bytes)),
+      throw ConfigError(fmt::format("safetensors file is truncated: data ends at byte {} of the buffer, which has {}",
+                                    text_with_thousands(covered), text_with_thousands(buffer_bytes)),
                         at_tensor(file, t.name), kCopyAgain);
     }
     t.begin_bytes += header.data_begin_bytes;
@@ -187,12 +196,15 @@ std::string text_from_shape(const std::vector<std::int64_t>& shape) { return fmt
 
 SafetensorsHeader header_from_bytes(std::span<const std::byte> content, std::int64_t file_bytes, const std::string& file) {
   if (file_bytes < 8 || content.size() < 8) {
-    throw ConfigError(fmt::format("safetensors file is truncated: {} bytes, the header length alone takes 8", file_bytes), file, kCopyAgain);
+    throw ConfigError(fmt::format("safetensors file is truncated: {} bytes, the header length alone takes 8", file_bytes), file,
+                      kCopyAgain);
   }
   std::uint64_t length = 0;
   for (int i = 7; i >= 0; --i) length = length << 8 | static_cast<std::uint64_t>(content[static_cast<std::size_t>(i)]);
   if (length > static_cast<std::uint64_t>(kLongestHeaderBytes)) {
-    throw ConfigError(fmt::format("safetensors header claims {} bytes, the limit is {}", length, text_with_thousands(kLongestHeaderBytes)), file, kDamaged);
+    throw ConfigError(
+        fmt::format("safetensors header claims {} bytes, the limit is {}", length, text_with_thousands(kLongestHeaderBytes)), file,
+        kDamaged);
   }
   SafetensorsHeader header;
   header.data_begin_bytes = 8 + static_cast<std::int64_t>(length);
@@ -221,8 +233,8 @@ HeaderLayout layout_header(std::vector<TensorDeclaration> tensors, const std::ma
     StoredTensor s{.name = t.name, .dtype_word = std::string(safetensors_name(t.dtype)), .dtype = t.dtype, .shape = t.shape};
     s.begin_bytes = offset;
     s.end_bytes = offset = offset + s.numel() * element_bytes(t.dtype);
-    json += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", nlohmann::json(t.name).dump(), s.dtype_word,
-                        fmt::join(t.shape, ","), s.begin_bytes, s.end_bytes);
+    json += fmt::format(",{}:{{\"dtype\":\"{}\",\"shape\":[{}],\"data_offsets\":[{},{}]}}", nlohmann::json(t.name).dump(),
+                        s.dtype_word, fmt::join(t.shape, ","), s.begin_bytes, s.end_bytes);
     layout.tensors.push_back(std::move(s));
   }
   json += "}";

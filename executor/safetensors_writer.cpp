@@ -63,7 +63,8 @@ void SafetensorsWriter::discard() {
 
 void SafetensorsWriter::write(const std::string& tensor, std::int64_t offset_bytes, std::span<const std::byte> data) {
   const StoredTensor& place = places_.at(tensor);
-  CHECK(offset_bytes >= 0 && place.begin_bytes + offset_bytes + static_cast<std::int64_t>(data.size()) <= place.end_bytes, "a tensor's bytes stay in its place");
+  CHECK(offset_bytes >= 0 && place.begin_bytes + offset_bytes + static_cast<std::int64_t>(data.size()) <= place.end_bytes,
+        "a tensor's bytes stay in its place");
   write_fully(descriptor_, data, place.begin_bytes + offset_bytes, file_);
   missing_bytes_[tensor] -= static_cast<std::int64_t>(data.size());
 }
@@ -76,7 +77,8 @@ void SafetensorsWriter::finish() {
   descriptor_ = -1;
 }
 
-ModelWriter::ModelWriter(std::filesystem::path directory, const std::vector<TensorDeclaration>& tensors, std::int64_t max_file_bytes)
+ModelWriter::ModelWriter(std::filesystem::path directory, const std::vector<TensorDeclaration>& tensors,
+                         std::int64_t max_file_bytes)
     : directory_(std::move(directory)) {
   std::vector<std::vector<TensorDeclaration>> parts(1);
   std::int64_t part_bytes = 0;
@@ -93,7 +95,8 @@ ModelWriter::ModelWriter(std::filesystem::path directory, const std::vector<Tens
     parts.back().push_back(t);
   }
   for (std::size_t i = 0; i < parts.size(); ++i) {
-    names_.push_back(parts.size() == 1 ? "model.safetensors" : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, parts.size()));
+    names_.push_back(parts.size() == 1 ? "model.safetensors"
+                                       : fmt::format("model-{:05}-of-{:05}.safetensors", i + 1, parts.size()));
     files_.push_back(std::make_unique<SafetensorsWriter>(directory_ / names_.back(), std::move(parts[i])));
   }
 }

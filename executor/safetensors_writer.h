@@ -1,9 +1,9 @@
 // Writes safetensors files piece by piece, whole or not at all.
 //
-// A file is laid out from its declarations, filled in any order through a temporary sibling, flushed and renamed over its name by finish(). A writer
-// that is destroyed before leaves nothing behind. A model of more than `max_file_bytes` becomes several files and an index,
-// in the layout of Hugging Face: model-00001-of-0000N.safetensors.
-// Units: bytes. Errors: IoError naming the file and the reason; CHECK when a tensor is not filled exactly once.
+// A file is laid out from its declarations, filled in any order through a temporary sibling, flushed and renamed over its name by
+// finish(). A writer that is destroyed before leaves nothing behind. A model of more than `max_file_bytes` becomes several files
+// and an index, in the layout of Hugging Face: model-00001-of-0000N.safetensors. Units: bytes. Errors: IoError naming the file and
+// the reason; CHECK when a tensor is not filled exactly once.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,8 @@ inline constexpr std::int64_t kMaxFileBytes = 5'000'000'000;  // what Hugging Fa
 // All files of one model, tensors in the order given.
 class ModelWriter {
  public:
-  ModelWriter(std::filesystem::path directory, const std::vector<TensorDeclaration>& tensors, std::int64_t max_file_bytes = kMaxFileBytes);
+  ModelWriter(std::filesystem::path directory, const std::vector<TensorDeclaration>& tensors,
+              std::int64_t max_file_bytes = kMaxFileBytes);
   void write(const std::string& tensor, std::int64_t offset_bytes, std::span<const std::byte> data);
   void finish();
 

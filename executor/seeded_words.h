@@ -1,7 +1,7 @@
 // Random numbers that are a pure function of (seed, name, index): the same bits on every machine and in every language.
 //
-// key = FNV-1a 64 of "<seed>:<name>"; word(i) = splitmix64's mixing of key + (i + 1) * 0x9E3779B97F4A7C15; a normal number is the sum of
-// four uniforms, shifted and scaled to mean 0, variance 1. No state is kept.
+// key = FNV-1a 64 of "<seed>:<name>"; word(i) = splitmix64's mixing of key + (i + 1) * 0x9E3779B97F4A7C15; a normal number is the
+// sum of four uniforms, shifted and scaled to mean 0, variance 1. No state is kept.
 #pragma once
 
 #include <cstdint>
@@ -14,7 +14,8 @@ class SeededWords {
  public:
   SeededWords(std::uint64_t seed, std::string_view name) {
     key_ = 14695981039346656037ULL;
-    for (const char c : std::to_string(seed) + ":" + std::string(name)) key_ = (key_ ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
+    for (const char c : std::to_string(seed) + ":" + std::string(name))
+      key_ = (key_ ^ static_cast<unsigned char>(c)) * 1099511628211ULL;
   }
   [[nodiscard]] std::uint64_t word(std::uint64_t i) const {
     std::uint64_t z = key_ + (i + 1) * 0x9E3779B97F4A7C15ULL;

@@ -63,11 +63,13 @@ class RunFiles final : public UnitFiles {
 void check_same_model(const Plan& plan, const std::filesystem::path& directory) {
   const std::filesystem::path file = directory / "config.json";
   const nlohmann::ordered_json there = json_from_file(file);
-  static const std::set<std::string> free_keys = {"architectures", "dtype", "torch_dtype", "transformers_version", "_name_or_path", "use_cache",
-                                                  "bos_token_id", "eos_token_id", "pad_token_id"};
+  static const std::set<std::string> free_keys = {"architectures",        "dtype",         "torch_dtype",
+                                                  "transformers_version", "_name_or_path", "use_cache",
+                                                  "bos_token_id",         "eos_token_id",  "pad_token_id"};
   for (const auto& [key, planned] : plan.model_config.items()) {
     if (free_keys.contains(key) || !there.is_object() || !there.contains(key) || there[key] == planned) continue;
-    throw ConfigError(fmt::format("the plan was made for {} = {}, the model has {}", key, planned.dump(), there[key].dump()), fmt::format("{}#/{}", file.string(), key),
+    throw ConfigError(fmt::format("the plan was made for {} = {}, the model has {}", key, planned.dump(), there[key].dump()),
+                      fmt::format("{}#/{}", file.string(), key),
                       "plan again for this model, or name the directory of the planned one");
   }
 }
@@ -131,21 +133,29 @@ class TrainingRun {
 
 DataRequest data_request(const RunRequest& request, const std::vector<std::filesystem::path>& files) {
   const ModelSpec model = model_of(request.plan);
-  return {.files = files, .seq_len = request.plan.workload.seq_len, .vocab_size = model.vocab_size, .pad_token_id = std::max<std::int64_t>(0, model.pad_token_id),
+  return {.files = files,
+          .seq_len = request.plan.workload.seq_len,
+          .vocab_size = model.vocab_size,
+          .pad_token_id = std::max<std::int64_t>(0, model.pad_token_id),
           .pack = request.plan.workload.pack};
 }
 
-TrainingRun::TrainingRun(const RunRequest& request, const RankPlace& place) : request_(request), plan_(request.plan), world_(place, request.timeout) {
+TrainingRun::TrainingRun(const RunRequest& request, const RankPlace& place)
+    : request_(request), plan_(request.plan), world_(place, request.timeout) {
   agree();
   if (is_first()) {
     folder_.emplace(request.out);
     const bool is_forked = place.launcher == "execute";
-    status_ = {.plan_hash = request.plan_hash, .steps = request.steps, .process_id = is_forked ? ::getppid() : ::getpid(), .ranks = place.world};
+    status_ = {.plan_hash = request.plan_hash,
+               .steps = request.steps,
+               .process_id = is_forked ? ::getppid() : ::getpid(),
+               .ranks = place.world};
     folder_->set_status(status_);
   }
   check_same_model(plan_, request.model_directory);
   samples_.emplace(data_request(request, request.data));
-  world_.agree("the data", fmt::format("{} samples with hash {:016x}", samples_->count(), samples_->fingerprint()), "give all ranks the same --data files");
+  world_.agree("the data", fmt::format("{} samples with hash {:016x}", samples_->count(), samples_->fingerprint()),
+               "give all ranks the same --data files");
   if (!request.eval_data.empty()) eval_samples_.emplace(data_request(request, request.eval_data));
 
   lowered_ = lower(plan_);
@@ -163,16 +173,19 @@ TrainingRun::TrainingRun(const RunRequest& request, const RankPlace& place) : re
     if (axis.name == "replicate") data_rank_ += index * plan_.mesh.shard;
   }
   data_rank_ += shard_index;
-  shape_ = {.data_ranks = plan_.mesh.shard * plan_.mesh.replicate, .micro_batch = plan_.micro_batch, .grad_accum = plan_.grad_accum};
+  shape_ = {
+      .data_ranks = plan_.mesh.shard * plan_.mesh.replicate, .micro_batch = plan_.micro_batch, .grad_accum = plan_.grad_accum};
   device_ = plan_.device == DeviceKind::Cpu ? open_cpu_machine(world_, mesh) : open_cuda_machine(world_, mesh);
-  machine_ = {.collectives = device_.collectives.get(), .streams = device_.streams.get(), .memory = device_.memory.get(), .files = &files_};
+  machine_ = {
+      .collectives = device_.collectives.get(), .streams = device_.streams.get(), .memory = device_.memory.get(), .files = &files_};
   state_.emplace(make_rank_state(plan_, lowered_, device_.device, shard_index));
 }
 
 void TrainingRun::agree() {
   world_.agree("the plan", plan_hash(plan_), "give all ranks the same plan file and the same flags");
-  world_.agree("the run", fmt::format("{} steps, save in files of {} bytes, evaluation {}", request_.steps, request_.max_file_bytes,
-                                      request_.eval_data.empty() ? "off" : "on"),
+  world_.agree("the run",
+               fmt::format("{} steps, save in files of {} bytes, evaluation {}", request_.steps, request_.max_file_bytes,
+                           request_.eval_data.empty() ? "off" : "on"),
                "give all ranks the same flags");
 }
 
@@ -186,8 +199,11 @@ void TrainingRun::enter(Phase phase, std::int64_t step) {
 void TrainingRun::keep(const StepResult& result) {
   const Phase phase = result.measured.phase;
   const auto found = kept_.find(phase);
-  if (found != kept_.end() && (first_difference(found->second.predicted, found->second.measured) || !first_difference(predicted_[phase], result.measured))) return;
-  PhaseComparison comparison{.predicted = predicted_[phase], .measured = result.measured, .workspace_peak_bytes = result.workspace_peak_bytes};
+  if (found != kept_.end() &&
+      (first_difference(found->second.predicted, found->second.measured) || !first_difference(predicted_[phase], result.measured)))
+    return;
+  PhaseComparison comparison{
+      .predicted = predicted_[phase], .measured = result.measured, .workspace_peak_bytes = result.workspace_peak_bytes};
   comparison.measured.rank = comparison.predicted.rank = world_.rank();
   kept_[phase] = std::move(comparison);
 }
@@ -223,7 +239,8 @@ StepBatch TrainingRun::batch_of(const Samples& samples, SampleOrder& order, std:
       at += s;
     }
     const std::size_t first = at - rows * s;
-    batch.input.micro_batches.push_back({.ids = std::span(batch.ids).subspan(first, rows * s), .targets = std::span(batch.targets).subspan(first, rows * s)});
+    batch.input.micro_batches.push_back(
+        {.ids = std::span(batch.ids).subspan(first, rows * s), .targets = std::span(batch.targets).subspan(first, rows * s)});
   }
   return batch;
 }
@@ -247,18 +264,25 @@ bool TrainingRun::train() {
     std::array<double, 2> sums = {result.loss_sum, stop_requested() ? 1.0 : 0.0};
     world_.all_sum(sums);
     if (folder_) {
-      StepMetrics m{.step = t + 1, .loss = sums[0] / static_cast<double>(batch.input.num_targets), .grad_norm = result.grad_norm,
-                    .learning_rate = batch.input.learning_rate, .targets = batch.input.num_targets};
+      StepMetrics m{.step = t + 1,
+                    .loss = sums[0] / static_cast<double>(batch.input.num_targets),
+                    .grad_norm = result.grad_norm,
+                    .learning_rate = batch.input.learning_rate,
+                    .targets = batch.input.num_targets};
       m.seconds = seconds_since(start);
       m.cpu_seconds = process_cpu_seconds() - cpu_start;
       m.tokens_per_second_per_gpu = tokens / m.seconds;
       m.peak_requested_bytes = result.measured.peak_requested_bytes;
       folder_->add_metrics(m);
       if (t == 0 || (t + 1) % request_.log_every == 0 || t + 1 == request_.steps) {
-        const MetricsLine line{.step = m.step, .loss = m.loss, .grad_norm = m.grad_norm, .memory_bytes = m.peak_requested_bytes,
+        const MetricsLine line{.step = m.step,
+                               .loss = m.loss,
+                               .grad_norm = m.grad_norm,
+                               .memory_bytes = m.peak_requested_bytes,
                                .capacity_bytes = request_.hardware.usable_memory_bytes,
                                .predicted_bytes = predicted_[result.measured.phase].peak_requested_bytes,
-                               .tokens_per_second = m.tokens_per_second_per_gpu, .flops_per_second = flops / m.seconds,
+                               .tokens_per_second = m.tokens_per_second_per_gpu,
+                               .flops_per_second = flops / m.seconds,
                                .peak_flops_per_second = peak == request_.hardware.peak_flops_per_second.end() ? 0 : peak->second};
         fmt::print(stderr, "{}\n", text_from_metrics(line));
         enter(result.measured.phase, t + 1);
@@ -290,7 +314,8 @@ void TrainingRun::evaluate() {
     const StepResult result = runner.run(machine_, batch.input);
     keep(result);
     sums[0] += result.loss_sum;
-    sums[1] += static_cast<double>(batch.targets.size()) - static_cast<double>(std::count(batch.targets.begin(), batch.targets.end(), kNoTarget));
+    sums[1] += static_cast<double>(batch.targets.size()) -
+               static_cast<double>(std::count(batch.targets.begin(), batch.targets.end(), kNoTarget));
   }
   world_.all_sum(sums);
   if (!folder_) return;
@@ -302,7 +327,9 @@ void TrainingRun::evaluate() {
 void TrainingRun::save() {
   enter(Phase::Save, request_.steps);
   ModelSaver saver(plan_, lowered_, world_,
-                   {.directory = request_.out / "final", .model_directory = request_.model_directory, .max_file_bytes = request_.max_file_bytes});
+                   {.directory = request_.out / "final",
+                    .model_directory = request_.model_directory,
+                    .max_file_bytes = request_.max_file_bytes});
   files_.saver = &saver;
   ProgramRunner runner(plan_, lowered_, Phase::Save, *state_);
   keep(runner.run(machine_, {}));
@@ -324,7 +351,8 @@ int TrainingRun::report() {
     for (const auto& [phase, own] : kept_) {
       for (std::size_t r = 0; r < texts.size(); ++r) {
         for (const nlohmann::ordered_json& entry : nlohmann::ordered_json::parse(texts[r])) {
-          PhaseComparison c{.predicted = own.predicted, .measured = timeline_from_json(entry["timeline"], fmt::format("report of rank {}", r)),
+          PhaseComparison c{.predicted = own.predicted,
+                            .measured = timeline_from_json(entry["timeline"], fmt::format("report of rank {}", r)),
                             .workspace_peak_bytes = entry["workspace"].get<std::int64_t>()};
           if (c.measured.phase != phase) continue;
           c.predicted.rank = static_cast<std::int32_t>(r);

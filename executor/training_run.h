@@ -1,9 +1,9 @@
 // One rank's run of a plan: load, step 1, step 2 over and over, evaluation, save; then what was measured beside what was predicted.
 //
-// Ranks first agree about the plan, the settings and the data; only then does data move. Loss of a step: sum of cross entropies over all
-// ranks and micro-steps, divided by the step's targets. A stop signal ends the run after the step on which all ranks see it; nothing is saved then.
-// Answer on stdout of rank 0: the table predicted | measured, or report.json's document. Lines of steps go to stderr.
-// Errors: as of the parts; PeerLost when another rank is gone.
+// Ranks first agree about the plan, the settings and the data; only then does data move. Loss of a step: sum of cross entropies
+// over all ranks and micro-steps, divided by the step's targets. A stop signal ends the run after the step on which all ranks see
+// it; nothing is saved then. Answer on stdout of rank 0: the table predicted | measured, or report.json's document. Lines of steps
+// go to stderr. Errors: as of the parts; PeerLost when another rank is gone.
 #pragma once
 
 #include <chrono>

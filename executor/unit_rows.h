@@ -1,5 +1,5 @@
-// Which elements of which parameters lie in a range of a unit's flat buffer. Rows are row-major, so a range of the flat buffer is a few
-// contiguous ranges of parameters, and padding.
+// Which elements of which parameters lie in a range of a unit's flat buffer. Rows are row-major, so a range of the flat buffer is a
+// few contiguous ranges of parameters, and padding.
 #pragma once
 
 #include <cstdint>
@@ -13,7 +13,7 @@ struct RowRange {
   ParameterId parameter;           // unset: padding
   std::int64_t first_element = 0;  // within the parameter
   std::int64_t numel = 0;
-  std::int64_t at = 0;             // within the asked range
+  std::int64_t at = 0;  // within the asked range
   bool operator==(const RowRange&) const = default;
 };
 

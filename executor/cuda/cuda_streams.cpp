@@ -13,7 +13,8 @@ namespace shardplan {
 namespace {
 
 std::chrono::nanoseconds between(const at::cuda::CUDAEvent& from, const at::cuda::CUDAEvent& to) {
-  return std::chrono::nanoseconds(std::llround(static_cast<double>(from.elapsed_time(to)) * 1e6));  // the runtime gives milliseconds
+  return std::chrono::nanoseconds(
+      std::llround(static_cast<double>(from.elapsed_time(to)) * 1e6));  // the runtime gives milliseconds
 }
 
 }  // namespace

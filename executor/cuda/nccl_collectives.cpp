@@ -58,8 +58,8 @@ class NcclCollectives final : public Collectives {
     try {
       start(a)->wait();
     } catch (const c10::Error& e) {
-      throw PeerLost(fmt::format("{} over axis {} failed: {}", name, a.axis.name, e.what_without_backtrace()), fmt::format("rank {}", rank_),
-                     "look at the rank that ended first");
+      throw PeerLost(fmt::format("{} over axis {} failed: {}", name, a.axis.name, e.what_without_backtrace()),
+                     fmt::format("rank {}", rank_), "look at the rank that ended first");
     }
   }
 
@@ -69,7 +69,8 @@ class NcclCollectives final : public Collectives {
 
 }  // namespace
 
-std::unique_ptr<Collectives> nccl_collectives(RankWorld::Held& held, const RankPlace& place, const std::vector<MeshAxis>& mesh, std::int8_t device) {
+std::unique_ptr<Collectives> nccl_collectives(RankWorld::Held& held, const RankPlace& place, const std::vector<MeshAxis>& mesh,
+                                              std::int8_t device) {
   std::vector<AxisGroup> axes;
   for (const MeshAxis& axis : mesh) {
     AxisGroup a{.axis = axis, .index = index_on_axis(axis, place.rank), .group = {}};
@@ -77,7 +78,8 @@ std::unique_ptr<Collectives> nccl_collectives(RankWorld::Held& held, const RankP
       auto options = c10d::ProcessGroupNCCL::Options::create();
       options->timeout = held.timeout;
       const std::string name = fmt::format("nccl/{}/{}", axis.name, ranks_on_axis(axis, place.rank).front());
-      a.group = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>(name, held.store), a.index, axis.degree, options);
+      a.group = c10::make_intrusive<c10d::ProcessGroupNCCL>(c10::make_intrusive<c10d::PrefixStore>(name, held.store), a.index,
+                                                            axis.degree, options);
       a.group->eagerConnectSingleDevice(at::Device(at::kCUDA, device));
     }
     axes.push_back(std::move(a));

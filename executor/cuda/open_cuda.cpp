@@ -34,8 +34,9 @@ class CudaMeter final : public MemoryMeter {
 
 }  // namespace
 
-extern "C" __attribute__((visibility("default"))) bool shardplan_open_cuda(RankWorld::Held& held, const RankPlace& place, const std::vector<MeshAxis>& mesh,
-                                                                            DeviceMachine& machine, std::string& problem) {
+extern "C" __attribute__((visibility("default"))) bool shardplan_open_cuda(RankWorld::Held& held, const RankPlace& place,
+                                                                           const std::vector<MeshAxis>& mesh,
+                                                                           DeviceMachine& machine, std::string& problem) {
   try {
     const int devices = c10::cuda::device_count();
     if (place.local_rank >= devices) {

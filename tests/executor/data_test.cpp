@@ -50,13 +50,15 @@ TEST_F(DataTest, RowsAreCutShiftedAndPadded) {
 }
 
 TEST_F(DataTest, MissingLabelsAreTheIdsAndAMaskEndsTheRow) {
-  const Samples s(request({file("d.jsonl", "{\"input_ids\": [1, 2]}\n\n{\"input_ids\": [3, 4, 5], \"attention_mask\": [1, 1, 0]}\n")}));
+  const Samples s(
+      request({file("d.jsonl", "{\"input_ids\": [1, 2]}\n\n{\"input_ids\": [3, 4, 5], \"attention_mask\": [1, 1, 0]}\n")}));
   EXPECT_EQ(sample(s, 0), std::pair(Ids{1, 2, 99, 99}, Ids{2, -100, -100, -100}));
   EXPECT_EQ(sample(s, 1), std::pair(Ids{3, 4, 99, 99}, Ids{4, -100, -100, -100}));
 }
 
 TEST_F(DataTest, PackedRowsLieEndToEndOverAllFiles) {
-  DataRequest r = request({file("a.jsonl", R"({"input_ids": [1, 2, 3], "labels": [1, -100, 3]})"), file("b.jsonl", R"({"input_ids": [4, 5, 6, 7, 8, 9]})")});
+  DataRequest r = request({file("a.jsonl", R"({"input_ids": [1, 2, 3], "labels": [1, -100, 3]})"),
+                           file("b.jsonl", R"({"input_ids": [4, 5, 6, 7, 8, 9]})")});
   r.pack = true;
   const Samples s(r);
   // x = 1 2 3 | 4 5 6 7 8 9, y = -100 3 -100 | 5 6 7 8 9 -100: nine pairs, two blocks of four, one dropped.
@@ -84,7 +86,8 @@ TEST_F(DataTest, FlatTokensShareTheirBorders) {
   const Samples s(request({file("t.bin", words16(ids))}));
   ASSERT_EQ(s.count(), 2);
   EXPECT_EQ(sample(s, 1), std::pair(Ids{14, 15, 16, 17}, Ids{15, 16, 17, 18}));
-  EXPECT_EQ(Samples(request({file("t.bin", words16({1, 2, 3, 4, 5, 6, 7, 8}))})).count(), 1) << "eight tokens hold one sample and its last target";
+  EXPECT_EQ(Samples(request({file("t.bin", words16({1, 2, 3, 4, 5, 6, 7, 8}))})).count(), 1)
+      << "eight tokens hold one sample and its last target";
 }
 
 TEST_F(DataTest, TokensJsonSaysTheWidth) {
@@ -98,10 +101,12 @@ TEST_F(DataTest, HeaderOfLlmCIsReadAndChecked) {
   header[0] = 20240520;
   header[1] = 1;
   header[2] = 5;
-  EXPECT_EQ(sample(Samples(request({file("l.bin", words32(header) + words16({1, 2, 3, 4, 5}))})), 0), std::pair(Ids{1, 2, 3, 4}, Ids{2, 3, 4, 5}));
+  EXPECT_EQ(sample(Samples(request({file("l.bin", words32(header) + words16({1, 2, 3, 4, 5}))})), 0),
+            std::pair(Ids{1, 2, 3, 4}, Ids{2, 3, 4, 5}));
   header[0] = 20240801;
   header[1] = 7;
-  EXPECT_EQ(sample(Samples(request({file("l.bin", words32(header) + words32({1, 2, 3, 4, 5}))})), 0), std::pair(Ids{1, 2, 3, 4}, Ids{2, 3, 4, 5}));
+  EXPECT_EQ(sample(Samples(request({file("l.bin", words32(header) + words32({1, 2, 3, 4, 5}))})), 0),
+            std::pair(Ids{1, 2, 3, 4}, Ids{2, 3, 4, 5}));
   header[2] = 6;
   EXPECT_EQ(message_of(request({file("l.bin", words32(header) + words32({1, 2, 3, 4, 5}))})),
             "header promises 6 tokens in 1,048 bytes, the file has 1,044\n  at: " + (folder_ / "l.bin").string() +
@@ -131,10 +136,13 @@ TEST_F(DataTest, NamesWhatIsWrongWithARow) {
   EXPECT_EQ(message_of(request({file("d.jsonl", R"({"prompt": "a", "completion": "b"})")})),
             "row holds text under 'prompt'; the executor reads token ids" + at +
                 "\n  try: encode it first: scripts/encode_text.py --model DIR --out DIR FILE");
-  EXPECT_EQ(message_of(request({file("d.txt", "")})), "data file '" + (folder_ / "d.txt").string() +
-                                                          "' is neither .jsonl nor .bin\n  at: --data\n  try: encode it first: scripts/encode_text.py --model DIR --out DIR FILE");
+  EXPECT_EQ(
+      message_of(request({file("d.txt", "")})),
+      "data file '" + (folder_ / "d.txt").string() +
+          "' is neither .jsonl nor .bin\n  at: --data\n  try: encode it first: scripts/encode_text.py --model DIR --out DIR FILE");
   EXPECT_EQ(message_of(request({file("t.bin", words16({1, 2}))})),
-            "the data holds no whole sample of 4 tokens\n  at: " + (folder_ / "t.bin").string() + "\n  try: give more data or a smaller --seq-len");
+            "the data holds no whole sample of 4 tokens\n  at: " + (folder_ / "t.bin").string() +
+                "\n  try: give more data or a smaller --seq-len");
 }
 
 TEST(SampleOrder, EveryEpochIsAPermutation) {

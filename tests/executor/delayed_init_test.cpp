@@ -22,7 +22,8 @@ RC_GTEST_PROP(UnitRows, CoverARangeExactlyOnce, ()) {
   FlatGroup group;
   for (int i = *rc::gen::inRange(1, 5); i > 0; --i) {
     const std::int64_t numel = *rc::gen::inRange(1, 40);
-    group.slots.push_back({.parameter = ParameterId(static_cast<std::int64_t>(group.slots.size())), .offset = group.numel, .numel = numel});
+    group.slots.push_back(
+        {.parameter = ParameterId(static_cast<std::int64_t>(group.slots.size())), .offset = group.numel, .numel = numel});
     group.numel += numel;
   }
   group.padded_numel = group.numel + *rc::gen::inRange(0, 8);
@@ -48,7 +49,8 @@ RC_GTEST_PROP(UnitRows, CoverARangeExactlyOnce, ()) {
 std::string bytes_held(const RankState& state) {
   std::string bytes;
   for (const auto& groups : state.units) {
-    for (const GroupState& g : groups) bytes.append(static_cast<const char*>(g.sharded_param.flat.const_data_ptr()), g.sharded_param.flat.nbytes());
+    for (const GroupState& g : groups)
+      bytes.append(static_cast<const char*>(g.sharded_param.flat.const_data_ptr()), g.sharded_param.flat.nbytes());
   }
   return bytes;
 }
@@ -85,7 +87,8 @@ std::vector<std::string> loaded_on_ranks(const PlanChoice& choice, const std::fi
 class LoadTest : public testing::Test {
  protected:
   void write(const SmallModel& model, DType dtype = DType::F32, std::int64_t max_file_bytes = kMaxFileBytes) {
-    write_random_model(model_from_json(config_of(model), "config.json", "small"), folder_.path(), {.dtype = dtype, .max_file_bytes = max_file_bytes});
+    write_random_model(model_from_json(config_of(model), "config.json", "small"), folder_.path(),
+                       {.dtype = dtype, .max_file_bytes = max_file_bytes});
   }
   TestFolder folder_;
 };
@@ -128,7 +131,9 @@ TEST_F(LoadTest, ReplicasHoldTheSameAndTiedWeightsOnce) {
 
 TEST_F(LoadTest, AnonymousMemoryOfRankOneGrowsByItsStretchAndTwoPieces) {
   // 25 M elements: a stretch of 50 MB on each of two ranks, pieces of 4 MiB.
-  const PlanChoice choice{.model = {.layers = 1, .hidden = 512, .mlp = 1024, .heads = 4, .kv_heads = 4, .vocab = 22000}, .shard = 2, .init = InitPath::Delayed};
+  const PlanChoice choice{.model = {.layers = 1, .hidden = 512, .mlp = 1024, .heads = 4, .kv_heads = 4, .vocab = 22000},
+                          .shard = 2,
+                          .init = InitPath::Delayed};
   write(choice.model);
   const auto texts = run_on_ranks(2, [&](RankWorld& world) {
     const c10::InferenceMode no_autograd;  // as the interpreter calls
@@ -166,7 +171,8 @@ std::string check_message(const std::filesystem::path& folder, const SmallModel&
 }
 
 // Rewrites the checkpoint with its tensors changed.
-void rewrite(const std::filesystem::path& folder, const std::function<void(std::vector<TensorDeclaration>&)>& change, char filler = 'x') {
+void rewrite(const std::filesystem::path& folder, const std::function<void(std::vector<TensorDeclaration>&)>& change,
+             char filler = 'x') {
   std::vector<TensorDeclaration> tensors;
   std::map<std::string, std::string> values;
   {
@@ -199,21 +205,27 @@ TEST_F(LoadTest, NamesWhatACheckpointGetsWrong) {
   rewrite(folder_.path(), [](auto& t) { t.push_back({"model.layers.0.self_attn.rotary_emb.inv_freq", DType::F32, {6}}); });
   EXPECT_EQ(check_message(folder_.path(), model), "fine") << "a buffer that is recomputed";
   rewrite(folder_.path(), [](auto& t) { t.push_back({"extra.weight", DType::F32, {6}}); });
-  EXPECT_EQ(check_message(folder_.path(), model), "the model has no place for this tensor\n  at: " + file + ", tensor 'extra.weight'" + together);
+  EXPECT_EQ(check_message(folder_.path(), model),
+            "the model has no place for this tensor\n  at: " + file + ", tensor 'extra.weight'" + together);
   rewrite(folder_.path(), [](auto& t) { std::erase_if(t, [](const auto& d) { return d.name == "extra.weight"; }); });
 
-  const auto find = [](auto& t, const char* name) { return std::find_if(t.begin(), t.end(), [&](const auto& d) { return d.name == name; }); };
+  const auto find = [](auto& t, const char* name) {
+    return std::find_if(t.begin(), t.end(), [&](const auto& d) { return d.name == name; });
+  };
   rewrite(folder_.path(), [&](auto& t) { find(t, "model.norm.weight")->dtype = DType::I32; });
   EXPECT_EQ(check_message(folder_.path(), model), "dtype I32 cannot be read as a weight\n  at: " + file +
-                                                      ", tensor 'model.norm.weight'\n  try: convert the checkpoint to F32, BF16 or F16 (quantised checkpoints: dequantise them first)");
+                                                      ", tensor 'model.norm.weight'\n  try: convert the checkpoint to F32, BF16 or "
+                                                      "F16 (quantised checkpoints: dequantise them first)");
   rewrite(folder_.path(), [&](auto& t) { find(t, "model.norm.weight")->shape = {47}; });
-  EXPECT_EQ(check_message(folder_.path(), model), "shape is [47], the model needs [48]\n  at: " + file + ", tensor 'model.norm.weight'" + together);
+  EXPECT_EQ(check_message(folder_.path(), model),
+            "shape is [47], the model needs [48]\n  at: " + file + ", tensor 'model.norm.weight'" + together);
   rewrite(folder_.path(), [&](auto& t) { t.erase(find(t, "model.norm.weight")); });
   EXPECT_EQ(check_message(folder_.path(), model),
             "checkpoint holds no tensor 'model.norm.weight', which the model needs\n  at: " + folder_.path().string() + together);
   rewrite(folder_.path(), [&](auto& t) { t.erase(find(t, "lm_head.weight")); });
-  EXPECT_EQ(check_message(folder_.path(), model), "checkpoint lacks 2 tensors that the model needs, the first is 'model.norm.weight'\n  at: " +
-                                                      folder_.path().string() + together);
+  EXPECT_EQ(check_message(folder_.path(), model),
+            "checkpoint lacks 2 tensors that the model needs, the first is 'model.norm.weight'\n  at: " + folder_.path().string() +
+                together);
 }
 
 TEST_F(LoadTest, ATiedHeadThatDiffersIsAWarning) {
@@ -221,8 +233,10 @@ TEST_F(LoadTest, ATiedHeadThatDiffersIsAWarning) {
   write(model);
   const auto add_head = [&](auto& t) { t.push_back({"lm_head.weight", DType::F32, {model.vocab, model.hidden}}); };
   rewrite(folder_.path(), add_head);
-  EXPECT_EQ(check_message(folder_.path(), model), "warning: " + (folder_ / "model.safetensors").string() +
-                                                      ", tensor 'lm_head.weight' differs from model.embed_tokens.weight, to which config.json ties it; the embedding is used");
+  EXPECT_EQ(
+      check_message(folder_.path(), model),
+      "warning: " + (folder_ / "model.safetensors").string() +
+          ", tensor 'lm_head.weight' differs from model.embed_tokens.weight, to which config.json ties it; the embedding is used");
 }
 
 TEST_F(LoadTest, WhatIsLoadedIsSavedBackToTheSameBytes) {

@@ -31,7 +31,9 @@ std::string message_of(const Variables& variables) {
   return "no error";
 }
 
-const Variables kTorchrun = {{"RANK", "3"}, {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"}, {"MASTER_PORT", "29511"}};
+const Variables kTorchrun = {
+    {"RANK", "3"},           {"WORLD_SIZE", "4"}, {"LOCAL_RANK", "1"}, {"LOCAL_WORLD_SIZE", "2"}, {"MASTER_ADDR", "node0"},
+    {"MASTER_PORT", "29511"}};
 
 TEST(RankFromEnvironment, NobodyStartedThisProcess) { EXPECT_FALSE(place_of({{"HOME", "/root"}})); }
 
@@ -60,8 +62,12 @@ TEST(RankFromEnvironment, RankZeroHostsTheStoreUnlessTheAgentDoes) {
 }
 
 TEST(RankFromEnvironment, ReadsSlurm) {
-  Variables v = {{"SLURM_PROCID", "5"}, {"SLURM_NTASKS", "8"}, {"SLURM_LOCALID", "1"}, {"SLURM_NTASKS_PER_NODE", "4"},
-                 {"SLURM_NODELIST", "gpu[003-004,9]"}, {"SLURM_JOB_ID", "1234567"}};
+  Variables v = {{"SLURM_PROCID", "5"},
+                 {"SLURM_NTASKS", "8"},
+                 {"SLURM_LOCALID", "1"},
+                 {"SLURM_NTASKS_PER_NODE", "4"},
+                 {"SLURM_NODELIST", "gpu[003-004,9]"},
+                 {"SLURM_JOB_ID", "1234567"}};
   const RankPlace p = *place_of(v);
   EXPECT_EQ(p.launcher, "slurm");
   EXPECT_EQ(p.store_host, "gpu003");
@@ -70,16 +76,23 @@ TEST(RankFromEnvironment, ReadsSlurm) {
   EXPECT_FALSE(place_of(v)) << "a shell inside an allocation is no rank";
   v.erase("SLURM_JOB_NAME");
   v.erase("SLURM_NTASKS_PER_NODE");
-  EXPECT_EQ(message_of(v), "SLURM_NTASKS is set without SLURM_NTASKS_PER_NODE\n  at: environment of slurm\n  try: give srun or sbatch --ntasks-per-node, the GPUs of a node");
+  EXPECT_EQ(message_of(v),
+            "SLURM_NTASKS is set without SLURM_NTASKS_PER_NODE\n  at: environment of slurm\n  try: give srun or sbatch "
+            "--ntasks-per-node, the GPUs of a node");
 }
 
 TEST(RankFromEnvironment, ReadsOpenMpi) {
-  Variables v = {{"OMPI_COMM_WORLD_RANK", "1"}, {"OMPI_COMM_WORLD_SIZE", "2"}, {"OMPI_COMM_WORLD_LOCAL_RANK", "1"}, {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
+  Variables v = {{"OMPI_COMM_WORLD_RANK", "1"},
+                 {"OMPI_COMM_WORLD_SIZE", "2"},
+                 {"OMPI_COMM_WORLD_LOCAL_RANK", "1"},
+                 {"OMPI_COMM_WORLD_LOCAL_SIZE", "2"}};
   EXPECT_EQ(place_of(v)->launcher, "openmpi");
   EXPECT_EQ(place_of(v)->store_host, "127.0.0.1");
   v["OMPI_COMM_WORLD_LOCAL_SIZE"] = "1";
   v["OMPI_COMM_WORLD_LOCAL_RANK"] = "0";
-  EXPECT_EQ(message_of(v), "ranks run on several machines and MASTER_ADDR is not set\n  at: environment of openmpi\n  try: mpirun -x MASTER_ADDR=HOST -x MASTER_PORT=29500");
+  EXPECT_EQ(message_of(v),
+            "ranks run on several machines and MASTER_ADDR is not set\n  at: environment of openmpi\n  try: mpirun -x "
+            "MASTER_ADDR=HOST -x MASTER_PORT=29500");
 }
 
 TEST(RankFromEnvironment, NamesWhatContradictsItself) {
@@ -90,7 +103,9 @@ TEST(RankFromEnvironment, NamesWhatContradictsItself) {
   EXPECT_EQ(message_of(v), "environment variable RANK is 'x', expected a number from 0\n  at: environment of torchrun");
   v = kTorchrun;
   v.erase("LOCAL_RANK");
-  EXPECT_EQ(message_of(v), "environment variable LOCAL_RANK is not set\n  at: environment of torchrun\n  try: start the ranks with torchrun, or unset its other variables");
+  EXPECT_EQ(message_of(v),
+            "environment variable LOCAL_RANK is not set\n  at: environment of torchrun\n  try: start the ranks with torchrun, or "
+            "unset its other variables");
 }
 
 TEST(FirstHost, ExpandsListsAndRanges) {
@@ -105,7 +120,8 @@ TEST(FirstHost, ExpandsListsAndRanges) {
 TEST(ErrorFile, HasTorchrunsShape) {
   const TestFolder folder;
   write_error_file(folder / "e.json", "it broke", 1700000000);
-  EXPECT_EQ(text_of_file(folder / "e.json"), R"({"message":{"message":"it broke","extraInfo":{"py_callstack":"","timestamp":"1700000000"}}})");
+  EXPECT_EQ(text_of_file(folder / "e.json"),
+            R"({"message":{"message":"it broke","extraInfo":{"py_callstack":"","timestamp":"1700000000"}}})");
 }
 
 struct Captured {
@@ -155,7 +171,8 @@ void hang() { std::this_thread::sleep_for(std::chrono::seconds(60)); }
 
 TEST(LocalRanks, TheFirstOwnFailureIsTheRootCauseNotThePeersThatLostIt) {
   const Captured c = run_captured(3, [](const RankPlace& p) -> int {
-    if (p.rank == 0) throw PeerLost("all_gather over axis shard failed: Connection closed by peer", "rank 0", "look at the rank that ended first");
+    if (p.rank == 0)
+      throw PeerLost("all_gather over axis shard failed: Connection closed by peer", "rank 0", "look at the rank that ended first");
     if (p.rank == 2) {
       std::this_thread::sleep_for(std::chrono::milliseconds(300));
       throw ConfigError("tensor is broken", "model.safetensors", "copy it again");
@@ -170,11 +187,14 @@ TEST(LocalRanks, TheFirstOwnFailureIsTheRootCauseNotThePeersThatLostIt) {
 TEST(LocalRanks, AKilledRankIsNamedAndTheOthersEndWithinSeconds) {
   Captured c;
   const double seconds = seconds_of([&] {
-    c = run_captured(3, [](const RankPlace& p) {
-      if (p.rank == 1) ::kill(::getpid(), SIGKILL);
-      hang();  // deaf to everything but SIGKILL
-      return 0;
-    }, 0.5);
+    c = run_captured(
+        3,
+        [](const RankPlace& p) {
+          if (p.rank == 1) ::kill(::getpid(), SIGKILL);
+          hang();  // deaf to everything but SIGKILL
+          return 0;
+        },
+        0.5);
   });
   EXPECT_LT(seconds, 5.0);
   EXPECT_EQ(c.code, static_cast<int>(ExitCode::RuntimeFailure));

@@ -119,7 +119,9 @@ TEST(ProcessGroups, RanksThatDisagreeAreNamed) {
     return "no error";
   });
   for (const std::string& text : texts) {
-    EXPECT_EQ(text, "ranks disagree about the plan: ranks 0 and 2 have aaaa, rank 1 has bbbb\n  at: before any data moved\n  try: give all ranks the same plan file");
+    EXPECT_EQ(text,
+              "ranks disagree about the plan: ranks 0 and 2 have aaaa, rank 1 has bbbb\n  at: before any data moved\n  try: give "
+              "all ranks the same plan file");
   }
 }
 

@@ -31,7 +31,7 @@ TEST(SeededWords, NormalsHaveMeanZeroAndVarianceOne) {
     sum += n;
     squares += n * n;
   }
-  EXPECT_NEAR(sum / kCount, 0, 4 / std::sqrt(kCount));         // four standard errors
+  EXPECT_NEAR(sum / kCount, 0, 4 / std::sqrt(kCount));            // four standard errors
   EXPECT_NEAR(squares / kCount, 1, 4 * std::sqrt(1.7 / kCount));  // fourth moment of the sum of four uniforms: 2.7
 }
 

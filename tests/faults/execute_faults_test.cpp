@@ -36,8 +36,8 @@ class ExecuteFaults : public testing::Test {
     return file.string();
   }
   ProcessRequest request(const std::string& plan_file, std::int64_t steps, const std::string& name = "run") {
-    return {.arguments = {kExecute, plan_file, "--model", (folder_ / "model").string(), "--data", data().string(), "--out", (folder_ / name).string(),
-                          "--steps", std::to_string(steps)},
+    return {.arguments = {kExecute, plan_file, "--model", (folder_ / "model").string(), "--data", data().string(), "--out",
+                          (folder_ / name).string(), "--steps", std::to_string(steps)},
             .variables = {{"OMP_NUM_THREADS", "1"}},
             .out = folder_ / (name + ".out"),
             .err = folder_ / (name + ".err"),
@@ -55,7 +55,8 @@ class ExecuteFaults : public testing::Test {
     std::string names;
     for (const auto& entry : std::filesystem::recursive_directory_iterator(out())) {
       const std::string name = entry.path().filename().string();
-      if (name.find("tmp") != std::string::npos || name.find("partial") != std::string::npos || name == "final") names += name + " ";
+      if (name.find("tmp") != std::string::npos || name.find("partial") != std::string::npos || name == "final")
+        names += name + " ";
     }
     return names;
   }
@@ -81,7 +82,8 @@ TEST_F(ExecuteFaults, AGoodRunEndsWellAndTwiceTheSame) {
 TEST_F(ExecuteFaults, AKilledRankIsNamedAndTheOthersEndWithinSeconds) {
   Process process(request(plan(2), 1000000));
   ASSERT_TRUE(process.runs_until(60, [&] { return steps_done() > 2; })) << error_of();
-  std::istringstream children(text_of_file("/proc/" + std::to_string(process.pid()) + "/task/" + std::to_string(process.pid()) + "/children"));
+  std::istringstream children(
+      text_of_file("/proc/" + std::to_string(process.pid()) + "/task/" + std::to_string(process.pid()) + "/children"));
   pid_t rank0 = 0, rank1 = 0;
   children >> rank0 >> rank1;
   ASSERT_GT(rank1, 0);
@@ -94,12 +96,43 @@ TEST_F(ExecuteFaults, AKilledRankIsNamedAndTheOthersEndWithinSeconds) {
   EXPECT_NE(::kill(rank0, 0), 0) << "no rank is left";
 }
 
+TEST_F(ExecuteFaults, ACpuRunLoadsNeitherCudaNorNccl) {
+  Process process(request(plan(1), 1000000));
+  ASSERT_TRUE(process.runs_until(60, [&] { return steps_done() > 2; })) << error_of();
+  const std::string maps = text_of_file("/proc/" + std::to_string(process.pid()) + "/maps");
+  EXPECT_NE(maps.find("libtorch_cpu"), std::string::npos);
+  for (const char* library : {"libtorch_cuda", "libc10_cuda", "libnccl", "libshardplan_cuda"})
+    EXPECT_EQ(maps.find(library), std::string::npos) << library;
+}
+
+TEST_F(ExecuteFaults, APlanForDevicesThatAreNotHereIsRefused) {
+  const std::string file = plan(1);
+  nlohmann::ordered_json document = nlohmann::ordered_json::parse(text_of_file(file));
+  document["device"] = "cuda";
+  document["kernels"]["attention"] = "cuda_efficient";
+  document["hardware"] = "h100-80g";
+  write_file_whole(file, document.dump());
+  ProcessRequest r = request(file, 2);
+  r.variables.emplace_back("CUDA_VISIBLE_DEVICES", "");
+  r.variables.emplace_back("SHARDPLAN_CONFIGS", std::string(SHARDPLAN_SOURCE_DIR) + "/configs");
+  Process process(r);
+  EXPECT_EQ(process.wait(60), 1);
+  // With the CUDA part built: no device. Without: no part.
+  const std::string error = error_of();
+  const bool names_it = error.find(
+                            "error: local rank 0 needs a CUDA device of its own, 0 are here\n  at: rank 0\n  try: plan for the "
+                            "devices of this machine: plan --hardware local") == 0 ||
+                        error.find("error: the CUDA part cannot be loaded: ") == 0;
+  EXPECT_TRUE(names_it) << error;
+}
+
 TEST_F(ExecuteFaults, AStoppedRankIsMissedAfterTheTimeout) {
   ProcessRequest r = request(plan(2), 1000000);
   r.arguments.insert(r.arguments.end(), {"--timeout", "3"});
   Process process(r);
   ASSERT_TRUE(process.runs_until(60, [&] { return steps_done() > 2; })) << error_of();
-  std::istringstream children(text_of_file("/proc/" + std::to_string(process.pid()) + "/task/" + std::to_string(process.pid()) + "/children"));
+  std::istringstream children(
+      text_of_file("/proc/" + std::to_string(process.pid()) + "/task/" + std::to_string(process.pid()) + "/children"));
   pid_t rank0 = 0, rank1 = 0;
   children >> rank0 >> rank1;
   ::kill(rank1, SIGSTOP);
@@ -124,7 +157,8 @@ TEST_F(ExecuteFaults, AFullDiskAtTheSaveLeavesNothingBehind) {
   r.largest_file_bytes = 100000;  // less than the model's 210 kB, more than any other file
   Process process(r);
   EXPECT_EQ(process.wait(60), 1);
-  EXPECT_EQ(error_of(), "error: rank 0: cannot write file: File too large\n  at: " + (out() / "final.tmp/model.safetensors").string() + "\n  try: name another --out\n");
+  EXPECT_EQ(error_of(), "error: rank 0: cannot write file: File too large\n  at: " +
+                            (out() / "final.tmp/model.safetensors").string() + "\n  try: name another --out\n");
   EXPECT_EQ(leftovers(), "");
   EXPECT_EQ(run_json()["state"], "failed");
 }
@@ -135,7 +169,8 @@ TEST_F(ExecuteFaults, AFolderThatCannotBeMadeIsRefusedBeforeTraining) {
   r.arguments[7] = (folder_ / "file/run").string();
   Process process(r);
   EXPECT_EQ(process.wait(60), 1);
-  EXPECT_EQ(error_of(), "error: cannot create the run folder: Not a directory\n  at: " + (folder_ / "file/run").string() + "\n  try: name another --out\n");
+  EXPECT_EQ(error_of(), "error: cannot create the run folder: Not a directory\n  at: " + (folder_ / "file/run").string() +
+                            "\n  try: name another --out\n");
 }
 
 TEST_F(ExecuteFaults, RanksThatDisagreeAboutThePlanAreRefusedBeforeDataMoves) {
@@ -143,8 +178,11 @@ TEST_F(ExecuteFaults, RanksThatDisagreeAboutThePlanAreRefusedBeforeDataMoves) {
   std::vector<std::unique_ptr<Process>> ranks;
   for (int r = 0; r < 2; ++r) {
     ProcessRequest q = request(plan(2, r == 0 ? 1e-3 : 2e-3), 2, "rank" + std::to_string(r));
-    for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::string>>{
-             {"RANK", std::to_string(r)}, {"WORLD_SIZE", "2"}, {"LOCAL_RANK", std::to_string(r)}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", port}}) {
+    for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::string>>{{"RANK", std::to_string(r)},
+                                                                                                {"WORLD_SIZE", "2"},
+                                                                                                {"LOCAL_RANK", std::to_string(r)},
+                                                                                                {"MASTER_ADDR", "127.0.0.1"},
+                                                                                                {"MASTER_PORT", port}}) {
       q.variables.emplace_back(name, value);
     }
     ranks.push_back(std::make_unique<Process>(q));
@@ -153,7 +191,9 @@ TEST_F(ExecuteFaults, RanksThatDisagreeAboutThePlanAreRefusedBeforeDataMoves) {
     EXPECT_EQ(ranks[static_cast<std::size_t>(r)]->wait(60), 4);
     const std::string error = error_of("rank" + std::to_string(r));
     EXPECT_EQ(error.find("error: ranks disagree about the plan: rank 0 has "), 0U) << error;
-    EXPECT_NE(error.find("\n  at: before any data moved\n  try: give all ranks the same plan file and the same flags\n"), std::string::npos) << error;
+    EXPECT_NE(error.find("\n  at: before any data moved\n  try: give all ranks the same plan file and the same flags\n"),
+              std::string::npos)
+        << error;
     EXPECT_FALSE(std::filesystem::exists(folder_ / ("rank" + std::to_string(r)) / "run.json"));
   }
 }
@@ -167,15 +207,21 @@ TEST_F(ExecuteFaults, AWorldOfAnotherSizeIsRefusedAndDescribedForTorchrun) {
   }
   Process process(r);
   EXPECT_EQ(process.wait(60), 2);
-  EXPECT_EQ(error_of(), "error: the plan is for 2 ranks, torchrun started 3\n  at: environment of torchrun\n  try: start 2 ranks, or plan with --gpus 3\n");
+  EXPECT_EQ(error_of(),
+            "error: the plan is for 2 ranks, torchrun started 3\n  at: environment of torchrun\n  try: start 2 ranks, or plan with "
+            "--gpus 3\n");
 }
 
 TEST_F(ExecuteFaults, AFailureIsDescribedForTorchrun) {
   std::filesystem::remove(folder_ / "model/model.safetensors");
   ProcessRequest r = request(plan(1), 2);
-  for (const auto& [name, value] : std::initializer_list<std::pair<const char*, std::string>>{
-           {"RANK", "0"}, {"WORLD_SIZE", "1"}, {"LOCAL_RANK", "0"}, {"MASTER_ADDR", "127.0.0.1"}, {"MASTER_PORT", "29999"},
-           {"TORCHELASTIC_ERROR_FILE", (folder_ / "error.json").string()}}) {
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, std::string>>{{"RANK", "0"},
+                                                                  {"WORLD_SIZE", "1"},
+                                                                  {"LOCAL_RANK", "0"},
+                                                                  {"MASTER_ADDR", "127.0.0.1"},
+                                                                  {"MASTER_PORT", "29999"},
+                                                                  {"TORCHELASTIC_ERROR_FILE", (folder_ / "error.json").string()}}) {
     r.variables.emplace_back(name, value);
   }
   Process process(r);
@@ -185,11 +231,13 @@ TEST_F(ExecuteFaults, AFailureIsDescribedForTorchrun) {
 }
 
 TEST_F(ExecuteFaults, ABadCheckpointOnRankZeroIsTheRootCause) {
-  std::filesystem::resize_file(folder_ / "model/model.safetensors", std::filesystem::file_size(folder_ / "model/model.safetensors") - 10);
+  std::filesystem::resize_file(folder_ / "model/model.safetensors",
+                               std::filesystem::file_size(folder_ / "model/model.safetensors") - 10);
   Process process(request(plan(2), 2));
   EXPECT_EQ(process.wait(60), 4);
   EXPECT_EQ(error_of().find("error: rank 0: safetensors file is truncated: data ends at byte "), 0U) << error_of();
-  EXPECT_NE(error_of().find("\n  try: the copy or download did not finish: fetch the file again\n"), std::string::npos) << error_of();
+  EXPECT_NE(error_of().find("\n  try: the copy or download did not finish: fetch the file again\n"), std::string::npos)
+      << error_of();
 }
 
 TEST_F(ExecuteFaults, DataBeyondTheVocabularyIsNamedByLineAndToken) {
@@ -206,14 +254,20 @@ TEST_F(ExecuteFaults, APlanForAnotherModelIsRefused) {
   write_file_whole(folder_ / "model/config.json", config.dump());
   Process process(request(plan(1), 2));
   EXPECT_EQ(process.wait(60), 4);
-  EXPECT_EQ(error_of(), "error: the plan was made for rope_theta = 10000.0, the model has 500000.0\n  at: " + (folder_ / "model/config.json").string() +
+  EXPECT_EQ(error_of(), "error: the plan was made for rope_theta = 10000.0, the model has 500000.0\n  at: " +
+                            (folder_ / "model/config.json").string() +
                             "#/rope_theta\n  try: plan again for this model, or name the directory of the planned one\n");
 }
 
 TEST_F(ExecuteFaults, MissingFlagsAreNamed) {
-  Process process({.arguments = {kExecute, plan(1)}, .variables = {}, .out = folder_ / "run.out", .err = folder_ / "run.err", .largest_file_bytes = std::nullopt});
+  Process process({.arguments = {kExecute, plan(1)},
+                   .variables = {},
+                   .out = folder_ / "run.out",
+                   .err = folder_ / "run.err",
+                   .largest_file_bytes = std::nullopt});
   EXPECT_EQ(process.wait(60), 2);
-  EXPECT_EQ(error_of(), "error: the model directory is missing\n  at: --model\n  try: execute plan.json --model DIR --data FILE --out DIR\n");
+  EXPECT_EQ(error_of(),
+            "error: the model directory is missing\n  at: --model\n  try: execute plan.json --model DIR --data FILE --out DIR\n");
 }
 
 }  // namespace

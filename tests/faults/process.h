@@ -19,10 +19,10 @@
 namespace shardplan {
 
 struct ProcessRequest {
-  std::vector<std::string> arguments;                         // the first is the program
+  std::vector<std::string> arguments;                          // the first is the program
   std::vector<std::pair<std::string, std::string>> variables;  // added to the environment
   std::filesystem::path out, err;
-  std::optional<std::int64_t> largest_file_bytes;              // RLIMIT_FSIZE
+  std::optional<std::int64_t> largest_file_bytes;  // RLIMIT_FSIZE
 };
 
 class Process {
@@ -65,7 +65,8 @@ class Process {
   bool runs_until(double seconds, const std::function<bool()>& holds) {
     siginfo_t state{};
     const bool came = until(seconds, [&] {
-      return holds() || (::waitid(P_PID, static_cast<id_t>(pid_), &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid == pid_);
+      return holds() ||
+             (::waitid(P_PID, static_cast<id_t>(pid_), &state, WEXITED | WNOHANG | WNOWAIT) == 0 && state.si_pid == pid_);
     });
     return came && holds();
   }
