@@ -111,7 +111,9 @@ void expect_bytes_of_op(const OpGraph& graph, OpId id, std::int64_t before_bytes
   EXPECT_EQ(reading.peak_bytes - before_bytes, results + cost.scratch_bytes)
       << op_kind_name(op.kind) << " '" << graph.name_of(op) << "' layer " << op.layer << (op.pass == OpPass::Forward ? " forward" : " backward");
   EXPECT_EQ(reading.current_bytes - before_bytes, results) << op_kind_name(op.kind) << " keeps nothing but its results";
-  if (!cost.has_packing_scratch) EXPECT_EQ(reading.workspace_peak_bytes, 0);
+  if (!cost.has_packing_scratch) {
+    EXPECT_EQ(reading.workspace_peak_bytes, 0);
+  }
 }
 
 // Loss and gradients by the graph's own backward ops, summed in the order of the AccumulateGrad ops.
@@ -208,7 +210,7 @@ std::vector<Case> all_cases() {
       cases.push_back({type + "_train_" + name + "_" + std::string(dtype_name(dtype)), {.model = {.type = type}, .train = words, .compute = dtype}});
     }
   }
-  cases.push_back({"llama_one_token", {.model = {.type = "llama"}, .batch = 3, .seq_len = 15}});
+  cases.push_back({"llama_short", {.model = {.type = "llama"}, .batch = 3, .seq_len = 15}});
   cases.push_back({"llama_blocks_of_attention", {.model = {.type = "llama", .layers = 1}, .batch = 1, .seq_len = 201}});
   return cases;
 }
