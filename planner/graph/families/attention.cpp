@@ -50,8 +50,8 @@ ValueId eager(GraphBuilder& build, ValueId q, ValueId k, ValueId v, ValueId mask
   const ValueId host = build.outside(StorageRole::HostScalar, "attention scale", DType::F64, Dims{});
   ValueId scores = build.times_host_scalar(matmul(build, q, build.transpose(k, 2, 3)), scale, host);
   if (mask.is_set()) scores = build.binary(OpKind::Add, scores, mask);
-  // CUDA's softmax reads 16-bit values and gives fp32; on CPU the values are cast before.
-  if (graph.kernels.device == DeviceKind::Cpu) scores = build.cast(scores, DType::F32);
+  // CUDA's softmax reads fp16 and gives fp32; otherwise the values are cast before.
+  if (graph.kernels.device == DeviceKind::Cpu || graph.compute == DType::BF16) scores = build.cast(scores, DType::F32);
   const ValueId weights = build.cast(build.rowwise(OpKind::Softmax, scores, DType::F32), graph.compute);
   return matmul(build, weights, v);
 }
@@ -107,7 +107,9 @@ ValueId AttentionMasks::allowed(std::int64_t window) {
     mask = build_.binary(OpKind::LogicalAnd, mask, build_.binary(OpKind::GreaterThan, columns, first));
   }
   mask = build_.view(mask, Dims{1, 1, s, s});
-  return build_.graph().kernels.mask_per_layer ? build_.expand(mask, Dims{build_.graph().micro_batch, 1, s, s}) : mask;
+  // transformers' masks have a plane for every sequence of the batch.
+  const Kernels& kernels = build_.graph().kernels;
+  return kernels.mask_per_layer || kernels.loss == LossForm::ShiftInLoss ? build_.expand(mask, Dims{build_.graph().micro_batch, 1, s, s}) : mask;
 }
 
 ValueId AttentionMasks::additive_from(ValueId allowed) {

@@ -35,6 +35,7 @@ class Frames {
         if (v.is_set()) read(graph_.value(v).storage, p);
     }
     hold_locals();
+    hold_composed_attention();
     return std::move(result_);
   }
 
@@ -129,7 +130,32 @@ class Frames {
     if (enters || enters_core) hold(storage, child.end - 1);
   }
 
-  // Variance and normalised vectors of a norm; what the loss makes.
+  // Composed attention: repeated keys and values, and the scores while their softmax runs, are locals of its function; it returns
+  // its weights, and the layer has a name for them.
+  void hold_composed_attention() {
+    if (graph_.kernels.attention != AttentionKernel::Eager) return;
+    for (const PositionRange& layer : result_.layers) {
+      ValueId weights, scores;
+      std::vector<StorageId> repeated;
+      std::int32_t end = -1;
+      for (std::int32_t p = layer.first; p < layer.end; ++p) {
+        const Op& op = op_at(p);
+        if (op.kind == OpKind::Softmax) scores = op.inputs[0];
+        if (op.kind != OpKind::Bmm) continue;
+        weights = op.inputs[0];
+        repeated.push_back(graph_.value(op.inputs[1]).storage);
+        end = p;
+      }
+      if (!scores.is_set()) continue;
+      const OpId cast = graph_.storage_of(scores).made_by;
+      if (graph_.op(cast).kind == OpKind::Cast) scores = graph_.op(cast).inputs[0];
+      hold(graph_.value(scores).storage, position_of(graph_.storage_of(weights).made_by));
+      for (const StorageId storage : repeated) hold(storage, end);
+      hold(graph_.value(weights).storage, layer.end - 1);
+    }
+  }
+
+  // Variance and normalised vectors of a norm.
   void hold_locals() {
     std::int32_t p = 0;
     while (p < size()) {

@@ -5,7 +5,7 @@
 //   - what enters a module (an argument) lives until the module returns; what enters a decoder layer, until the caller assigns the result;
 //   - what layers are handed from before the first one (token vectors, tables, masks) lives until the model's body returns, the
 //     body's result and what head and loss hand on until the whole forward does;
-//   - queries, keys and values are locals of the attention module; the variance and the normalised fp32 vectors are locals of a norm.
+//   - queries, keys and values are locals of the attention module, composed attention's weights of the layer; the variance and the normalised fp32 vectors are locals of a norm.
 // Everything else is part of an expression and dies with its last reader.
 // Leaves out: objects that are not tensors. Positions count places in `order`.
 // Source: transformers 5.24 modelling code; equal to PyTorch's tracker event by event in the cases of docs/schedule_fsdp2.md.
