@@ -49,11 +49,11 @@ ReshardAfterForward reshard_from(JsonReader& reader, const std::string& key, Res
 void read_wrap(JsonReader wrap, Fsdp2Switches& switches) {
   const std::string policy = wrap.string("policy");
   if (policy == "blocks") switches.wrap = Fsdp2Wrap::Blocks;
-  else if (policy == "block_pairs") switches.wrap = Fsdp2Wrap::BlockPairs;
+  else if (policy == "block_pairs") switches.layers_per_unit = 2;
   else if (policy == "root") switches.wrap = Fsdp2Wrap::Root;
   else if (policy == "embed_blocks_head") switches.wrap = Fsdp2Wrap::EmbedBlocksHead;
   else wrap.fail("policy", fmt::format("the policy \"{}\" is not modelled", policy));
-  switches.blocks = reshard_from(wrap, "reshard_after_forward", ReshardAfterForward::Kind::Free);
+  switches.inner = reshard_from(wrap, "reshard_after_forward", ReshardAfterForward::Kind::Free);
   switches.root = reshard_from(wrap, "root_reshard_after_forward", ReshardAfterForward::Kind::Keep);
   switches.head = reshard_from(wrap, "head_reshard_after_forward", ReshardAfterForward::Kind::Free);
 }

@@ -113,12 +113,14 @@ void ProgramBuilder::resident(const BufferKey& key, std::int64_t bytes, MemoryCa
   result_.program.resident.push_back(create(key, bytes, category));
 }
 
-TaskId ProgramBuilder::begin(const TaskHead& head) {
+TaskId ProgramBuilder::begin(const TaskHead& head) { return begin(head, with_labels_ ? task_label(head) : std::string{}); }
+
+TaskId ProgramBuilder::begin(const TaskHead& head, std::string label) {
   StepProgram& program = result_.program;
   const TaskId id(static_cast<std::int64_t>(program.tasks.size()));
   Task task{.kind = head.kind, .stream = head.stream, .micro_step = head.micro_step};
   task.body = BodyId(static_cast<std::int64_t>(result_.bodies.size()));
-  if (with_labels_) task.label = task_label(head);
+  task.label = std::move(label);
   program.tasks.push_back(std::move(task));
   result_.bodies.push_back(body_for(head));
   return id;
@@ -144,12 +146,6 @@ BufferId ProgramBuilder::resident(Buffer buffer, const BufferRole& role) {
   result_.program.buffers.push_back(std::move(buffer));
   result_.roles.push_back(role);
   result_.program.resident.push_back(id);
-  return id;
-}
-
-TaskId ProgramBuilder::begin(const TaskHead& head, std::string label) {
-  const TaskId id = begin(head);
-  if (with_labels_) result_.program.tasks.back().label = std::move(label);
   return id;
 }
 

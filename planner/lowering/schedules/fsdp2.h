@@ -34,8 +34,7 @@ struct Fsdp2Unit {
 };
 
 enum class Fsdp2Wrap : std::uint8_t {
-  Blocks,           // every decoder layer; the rest in the root
-  BlockPairs,       // two consecutive layers in one call
+  Blocks,           // every decoder layer, or every few; the rest in the root
   Root,             // everything in one unit
   EmbedBlocksHead,  // token embedding; every layer; final norm with head; the root is what is left
 };
@@ -47,11 +46,14 @@ enum class StockOptimizer : std::uint8_t { FusedAdamW, ForeachAdamW, ForeachSgd,
 
 struct Fsdp2Switches {
   Fsdp2Wrap wrap = Fsdp2Wrap::Blocks;
-  ReshardAfterForward blocks, root{.kind = ReshardAfterForward::Kind::Keep}, head;
+  std::int32_t layers_per_unit = 1;          // consecutive layers in one call
+  ReshardAfterForward inner, root{.kind = ReshardAfterForward::Kind::Keep}, head;  // inner: of layers and of an embedding of its own
+  std::vector<ReshardAfterForward> by_layer;  // of the unit that begins with the layer; empty: `inner`
   MeshDegrees mesh;
   std::int32_t shard_rank = 0;               // position on the shard axis: trailing ranks hold fewer rows
   std::optional<DType> param_dtype, reduce_dtype;  // MixedPrecisionPolicy
   DType stored = DType::F32;
+  std::vector<DType> stored_by_parameter;    // where they differ (adapters); empty: `stored`
   std::vector<bool> checkpointed;            // by decoder layer: non-reentrant checkpoint; empty: none
   std::int32_t micro_steps = 1;
   bool reduces_every_micro_step = true;      // false: set_requires_gradient_sync(False) on all but the last

@@ -42,7 +42,9 @@ std::int64_t Fsdp2Machine::valid_numel(ParameterId parameter) const {
   return graph_.table.parameters[parameter.at()].numel() / rows * valid;
 }
 
-DType Fsdp2Machine::stored(ParameterId) const { return switches_.stored; }
+DType Fsdp2Machine::stored(ParameterId parameter) const {
+  return switches_.stored_by_parameter.empty() ? switches_.stored : switches_.stored_by_parameter[parameter.at()];
+}
 
 DType Fsdp2Machine::compute(ParameterId parameter) const { return switches_.param_dtype.value_or(stored(parameter)); }
 
@@ -64,11 +66,14 @@ std::int64_t Fsdp2Machine::cast_bytes(std::size_t unit) const {
   return bytes;
 }
 
-DType Fsdp2Machine::reduce_dtype(std::size_t unit) const {
+// Trained parameters of a unit share their dtypes.
+ParameterId Fsdp2Machine::first_trained(std::size_t unit) const {
   for (const ParameterId p : plan_[unit].parameters)
-    if (graph_.table.parameters[p.at()].trainable) return switches_.reduce_dtype.value_or(compute(p));
-  return switches_.stored;
+    if (graph_.table.parameters[p.at()].trainable) return p;
+  CHECK(false, "a unit with gradients trains a parameter");
 }
+
+DType Fsdp2Machine::reduce_dtype(std::size_t unit) const { return switches_.reduce_dtype.value_or(compute(first_trained(unit))); }
 
 std::string Fsdp2Machine::named(std::string_view what, std::size_t unit) const { return fmt::format("{} {}", what, plan_[unit].name); }
 
@@ -329,7 +334,7 @@ void Fsdp2Machine::reduce(std::size_t unit) {
                                    named("reduce-scatter of", unit));
   builder_.wait(packing);
   const std::int64_t output_bytes = packed / shard;
-  const DType kept = switches_.stored;
+  const DType kept = stored(first_trained(unit));
   const bool is_gradient = reduce == kept && !adds;  // the output itself becomes the gradient
   BufferId output = builder_.allocate(buffer(output_bytes, is_gradient ? MemoryCategory::ShardedGrad : MemoryCategory::ReduceScatter, kReduceStream, named("reduce output of", unit)),
                                       role(is_gradient ? BufferUse::ShardedGrad : BufferUse::ReduceOutput, unit));

@@ -69,6 +69,7 @@ class Fsdp2Machine {
 
   [[nodiscard]] std::int64_t gathered_bytes(std::size_t unit) const;
   [[nodiscard]] std::int64_t cast_bytes(std::size_t unit) const;
+  [[nodiscard]] ParameterId first_trained(std::size_t unit) const;
   [[nodiscard]] DType reduce_dtype(std::size_t unit) const;
   [[nodiscard]] std::string named(std::string_view what, std::size_t unit) const;
   [[nodiscard]] Buffer buffer(std::int64_t bytes, MemoryCategory category, StreamId pool, std::string label) const;

@@ -25,7 +25,7 @@ Fsdp2Step::Fsdp2Step(const OpGraph& graph, const Segments& segments, const Fsdp2
       backward_(stock_backward(graph, forward_)),
       units_(fsdp2_units(graph, forward_, switches)),
       bodies_(graph, segments, {}),
-      builder_(phase, {.graph = graph, .segments = segments, .units = no_layouts_}, bodies_, switches.mesh, false),
+      builder_(phase, {.graph = graph, .segments = segments, .units = no_layouts_}, bodies_, switches.mesh, true),
       machine_(graph, units_, switches_, builder_) {
   for (std::vector<BufferId>& alive : alive_) alive.resize(graph.storages.size());
   find_checkpoints();

@@ -14,10 +14,10 @@ class Wrapping {
   std::vector<Fsdp2Unit> run() {
     add("root", {0, static_cast<std::int32_t>(forward_.order.size())}, switches_.root);
     if (switches_.wrap == Fsdp2Wrap::EmbedBlocksHead) {
-      add("embed", forward_.embedding, switches_.blocks);
+      add("embed", forward_.embedding, switches_.inner);
       claim([](const Parameter& p) { return p.part == ParameterPart::Embedding && p.kind == ParameterKind::Embedding; });
     }
-    if (switches_.wrap != Fsdp2Wrap::Root) add_layers(switches_.wrap == Fsdp2Wrap::BlockPairs ? 2 : 1);
+    if (switches_.wrap != Fsdp2Wrap::Root) add_layers(static_cast<std::size_t>(switches_.layers_per_unit));
     if (switches_.wrap == Fsdp2Wrap::EmbedBlocksHead) {
       add("head", {forward_.final_norm.first, forward_.head.end}, switches_.head);
       claim([](const Parameter& p) { return p.part == ParameterPart::FinalNorm || p.part == ParameterPart::Head; });
@@ -41,7 +41,7 @@ class Wrapping {
   void add_layers(std::size_t in_one_unit) {
     for (std::size_t first = 0; first < forward_.layers.size(); first += in_one_unit) {
       const std::size_t end = std::min(first + in_one_unit, forward_.layers.size());
-      add("layers." + std::to_string(first), {forward_.layers[first].first, forward_.layers[end - 1].end}, switches_.blocks);
+      add("layers." + std::to_string(first), {forward_.layers[first].first, forward_.layers[end - 1].end}, first < switches_.by_layer.size() ? switches_.by_layer[first] : switches_.inner);
       claim([&](const Parameter& p) { return p.layer >= static_cast<std::int32_t>(first) && p.layer < static_cast<std::int32_t>(end); });
     }
   }
