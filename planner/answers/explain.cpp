@@ -72,7 +72,8 @@ Explanation explained(const std::string& decision, const std::string& chosen, bo
                       Evaluator& evaluator) {
   Explanation explanation{.decision = decision, .chosen = chosen, .given = given};
   std::vector<Compared> all;
-  const double best_seconds = seconds_from_nanoseconds(best.figures.step) / static_cast<double>(evaluator.tokens(best.choice));
+  // Compared like with like: long accumulations by their times from below.
+  const double best_seconds = seconds_from_nanoseconds(evaluator.quick(best.choice).step) / static_cast<double>(evaluator.tokens(best.choice));
   for (const Other& other : others) {
     Compared c{.other = &other, .figures = evaluator.quick(other.choice)};
     const double step_seconds = seconds_from_nanoseconds(c.figures.step);

@@ -46,6 +46,9 @@ class ComputeFloor final : public TaskSink {
 // Micro-steps that QuickForecast times one by one; of more it guesses the middle ones, which is no bound.
 constexpr std::int32_t kMostTimedMicroSteps = 3;
 
+// Beyond these, comparing words by the exact clock would take longer than finding the plan.
+constexpr std::int32_t kMostMicroStepsCompared = 8;
+
 }  // namespace
 
 Evaluator::Evaluator(PlanRequest request)
@@ -156,11 +159,18 @@ Figures Evaluator::count_bounds(const KnobChoice& choice) {
   if (choice.grad_accum <= kMostTimedMicroSteps) {
     f.least_step = nanoseconds(step.nanoseconds);
   } else {
-    StepClock clock(request_.hardware, choice.mesh, request_.ranks_per_node());
-    quick.emit(input, Phase::Step2, clock);
-    f.least_step = clock.least_duration(synchronous_);
+    f.least_step = clock_of(choice).least_duration(synchronous_);
   }
   return f;
+}
+
+StepClock Evaluator::clock_of(const KnobChoice& choice) {
+  StepClock clock(request_.hardware, choice.mesh, request_.ranks_per_node());
+  ScheduleInput input = input_of(choice);
+  input.grad_accum = std::min(input.grad_accum, StepClock::kMicroSteps);
+  batch_of(choice.micro_batch).quick->emit(input, Phase::Step2, clock);
+  if (choice.grad_accum > StepClock::kMicroSteps) clock.stretch(choice.grad_accum);
+  return clock;
 }
 
 Figures Evaluator::bounds(const KnobChoice& choice) {
@@ -171,14 +181,12 @@ Figures Evaluator::bounds(const KnobChoice& choice) {
 nanoseconds Evaluator::step_time(const KnobChoice& choice) {
   const auto found = compiled_->step_times.find(choice);
   if (found != compiled_->step_times.end()) return found->second;
-  StepClock clock(request_.hardware, choice.mesh, request_.ranks_per_node());
-  batch_of(choice.micro_batch).quick->emit(input_of(choice), Phase::Step2, clock);
-  return compiled_->step_times[choice] = clock.duration(synchronous_);
+  return compiled_->step_times[choice] = clock_of(choice).duration(synchronous_);
 }
 
 Figures Evaluator::quick(const KnobChoice& choice) {
   Figures f = bounds(choice);
-  f.step = step_time(choice);
+  f.step = choice.grad_accum <= kMostMicroStepsCompared ? step_time(choice) : f.least_step;
   return f;
 }
 

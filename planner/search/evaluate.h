@@ -15,6 +15,7 @@
 #include "planner/lowering/quick_forecast.h"
 #include "planner/search/forecast.h"
 #include "planner/search/request.h"
+#include "planner/search/step_clock.h"
 
 namespace shardplan {
 
@@ -48,6 +49,7 @@ class Evaluator {
   [[nodiscard]] Figures bounds(const KnobChoice& choice);
   // Time exact, with collectives sharing links: some times as long.
   [[nodiscard]] std::chrono::nanoseconds step_time(const KnobChoice& choice);
+  // Bytes exact; the step time too, but for long accumulations, where it is the time from below.
   [[nodiscard]] Figures quick(const KnobChoice& choice);
   // Lowered, counted and simulated in full: milliseconds.
   [[nodiscard]] PlannedChoice full(const KnobChoice& choice);
@@ -89,6 +91,7 @@ class Evaluator {
   const Units& units_of(const KnobChoice& choice);
   [[nodiscard]] const std::vector<SpanPlan>& spans_of(const RecomputeWord& word);
   [[nodiscard]] ScheduleInput input_of(const KnobChoice& choice);
+  [[nodiscard]] StepClock clock_of(const KnobChoice& choice);
   [[nodiscard]] Figures count_bounds(const KnobChoice& choice);
 
   PlanRequest request_;

@@ -1,8 +1,10 @@
 #include "planner/search/step_clock.h"
 
 #include <algorithm>
+#include <utility>
 #include <vector>
 
+#include "core/error.h"
 #include "simulator/cost_model.h"
 
 namespace shardplan {
@@ -17,6 +19,7 @@ StepClock::StepClock(const HardwareSpec& hardware, const MeshDegrees& mesh, std:
 }
 
 TaskId StepClock::begin(const TaskHead& head) {
+  if (head.kind == TaskKind::Input) micro_steps_.push_back(static_cast<std::int32_t>(program_.tasks.size()));
   const std::int32_t wait = static_cast<std::int32_t>(program_.waits.size());
   program_.tasks.push_back({.stream = head.stream, .kernels_first = head.kind == TaskKind::Gather, .first_wait = wait, .end_wait = wait});
   return TaskId(static_cast<std::int64_t>(program_.tasks.size()) - 1);
@@ -34,6 +37,31 @@ void StepClock::collective(const CollectiveWork& work) {
 void StepClock::body(const SegmentBody& body, std::span<const OutsideDecision>) { program_.tasks.back().kernels += nanoseconds(body.nanoseconds); }
 
 void StepClock::end() { program_.tasks.back().end_wait = static_cast<std::int32_t>(program_.waits.size()); }
+
+void StepClock::stretch(std::int32_t grad_accum) {
+  CHECK(micro_steps_.size() == kMicroSteps && grad_accum >= kMicroSteps, "a step is stretched from four micro-steps");
+  const std::int32_t first = micro_steps_[2], last = micro_steps_[3], length = last - first;
+  const ClockProgram short_one = std::move(program_);
+  program_ = {.num_streams = short_one.num_streams};
+  const auto copy = [&](std::int32_t from, std::int32_t to, std::int32_t shift) {
+    for (std::int32_t t = from; t < to; ++t) {
+      ClockTask task = short_one.tasks[static_cast<std::size_t>(t)];
+      const std::int32_t first_wait = static_cast<std::int32_t>(program_.waits.size());
+      for (std::int32_t w = task.first_wait; w < task.end_wait; ++w) {
+        const TaskId awaited = short_one.waits[static_cast<std::size_t>(w)];
+        CHECK(shift == 0 || awaited.value >= micro_steps_[1], "a task waits for its own micro-step or the one before");
+        program_.waits.emplace_back(awaited.value + shift);
+      }
+      task.first_wait = first_wait;
+      task.end_wait = static_cast<std::int32_t>(program_.waits.size());
+      program_.tasks.push_back(task);
+    }
+  };
+  const std::int32_t repeats = grad_accum - kMicroSteps;
+  copy(0, last, 0);
+  for (std::int32_t r = 1; r <= repeats; ++r) copy(first, last, r * length);
+  copy(last, static_cast<std::int32_t>(short_one.tasks.size()), repeats * length);
+}
 
 nanoseconds StepClock::duration(bool synchronous) const {
   nanoseconds end{0};

@@ -4,6 +4,9 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
+#include <span>
+#include <vector>
 
 #include "core/hardware_spec.h"
 #include "planner/lowering/task_sink.h"
@@ -26,6 +29,10 @@ class StepClock final : public TaskSink {
   void body(const SegmentBody& body, std::span<const OutsideDecision> decisions) override;
   void end() override;
 
+  // Repeats the third of kMicroSteps micro-steps until there are `grad_accum`: all between the first two and the last do the same.
+  static constexpr std::int32_t kMicroSteps = 4;
+  void stretch(std::int32_t grad_accum);
+
   // With collectives sharing links.
   [[nodiscard]] std::chrono::nanoseconds duration(bool synchronous) const;
   // With every collective alone on its links: never above duration().
@@ -36,6 +43,7 @@ class StepClock final : public TaskSink {
   MeshAxis axes_[2];  // by AxisId
   std::int32_t ranks_per_node_;
   ClockProgram program_;
+  std::vector<std::int32_t> micro_steps_;  // first task of each
 };
 
 }  // namespace shardplan
