@@ -3,25 +3,16 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <cctype>
 #include <nlohmann/json.hpp>
 
 #include "core/error.h"
 #include "core/json_reader.h"
+#include "core/names.h"
 
 namespace shardplan {
 namespace {
 
 constexpr std::int64_t kHardwareFormatVersion = 1;
-
-// "H100-80G" and "h10080g" are one.
-std::string letters_and_digits(std::string_view text) {
-  std::string kept;
-  for (const char c : text) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) kept += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return kept;
-}
 
 // Bounds that no device comes near. They catch a wrong unit, and keep every modelled duration far below what nanoseconds in 64 bits
 // hold.

@@ -8,20 +8,13 @@
 
 #include "core/error.h"
 #include "core/json_reader.h"
+#include "core/names.h"
 #include "planner/graph/model_spec.h"
 
 namespace shardplan {
 namespace {
 
 namespace fs = std::filesystem;
-
-std::string letters_and_digits(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return result;
-}
 
 FoundModel from_file(const fs::path& file, const std::string& name, const fs::path& directory) {
   return {model_from_json(json_from_file(file), file.string(), name), directory};

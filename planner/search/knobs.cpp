@@ -4,10 +4,9 @@
 
 #include <algorithm>
 #include <array>
-#include <cctype>
 #include <charconv>
 
-#include "core/error.h"
+#include "core/names.h"
 
 namespace shardplan {
 namespace {
@@ -24,15 +23,6 @@ struct ReshardRow {
 };
 constexpr std::array<ReshardRow, 3> kReshards{
     {{ReshardWord::All, "all"}, {ReshardWord::None, "none"}, {ReshardWord::AllButLast, "all-but-last"}}};
-
-// "AttentionFlash" and "attention_flash" are one.
-std::string letters_and_digits(std::string_view text) {
-  std::string result;
-  for (const char c : text) {
-    if (std::isalnum(static_cast<unsigned char>(c)) != 0) result += static_cast<char>(std::tolower(static_cast<unsigned char>(c)));
-  }
-  return result;
-}
 
 // The K of "blocks:K"; nothing for another word or a K below `least`.
 std::optional<std::int32_t> count_after(std::string_view text, std::string_view prefix, std::int32_t least) {

@@ -6,6 +6,7 @@
 #include "core/dtype.h"
 #include "core/error.h"
 #include "core/memory_category.h"
+#include "core/names.h"
 #include "core/step_program.h"
 #include "tests/core/thrown.h"
 
@@ -67,6 +68,12 @@ TEST(CategoryBytes, TotalIsTheSumOverCategories) {
   bytes[MemoryCategory::OptState] = 3;
   bytes[MemoryCategory::Nccl] = 4;
   EXPECT_EQ(bytes.total(), 3 + 4);
+}
+
+TEST(Names, AreComparedByLettersAndDigitsAlone) {
+  EXPECT_EQ(letters_and_digits("Llama-3.1-8B"), "llama318b");
+  for (const char* spelling : {"llama3.1-8b", "llama_31_8b", "LLAMA 3.1 8B"}) EXPECT_EQ(letters_and_digits(spelling), "llama318b") << spelling;
+  EXPECT_EQ(letters_and_digits("/-_. \xc3\xa9"), "");
 }
 
 TEST(Error, SaysWhatWhereAndWhatToDoAndLeavesOutWhatIsEmpty) {
