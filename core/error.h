@@ -1,8 +1,8 @@
 // The errors a person can meet, and CHECK for our own bugs.
 //
 // Every error says what is wrong, where, and what to do; the exit code of the process follows from its type
-// (notes of the command line: 1 run-time failure, 2 usage, 4 bad input file, 5 out of device memory).
-// A plan that does not fit is never an error: see planner/lowering/plan.h, Infeasible.
+// (docs/plan_command.md and docs/execute.md say what each code means to a script).
+// A plan that does not fit is never an error: see planner/answers/answer.h, Infeasible.
 #pragma once
 
 #include <stdexcept>

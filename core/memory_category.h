@@ -1,4 +1,4 @@
-// The closed list of what memory is held for, in PyTorch's words where it has them (DESIGN.md, terms).
+// The closed list of what memory is held for, in PyTorch's words where it has them (ARCHITECTURE.md, terms).
 #pragma once
 
 #include <array>

@@ -1,7 +1,7 @@
 // The fine-tuning job: what is trained, on what batches, in which precisions, by which optimizer.
 //
-// Names and defaults are those of the contract (CONTRACT.md) and of train_reference's flags. Batch shape and accumulation are
-// decisions of the plan, not of the job; what the job fixes is here.
+// Names and defaults are those of the flags of `plan`. Batch shape and accumulation are decisions of the plan, not of the job; what the
+// job fixes is here.
 #pragma once
 
 #include <cstdint>

@@ -11,7 +11,7 @@
 // reserved >= active >= allocated, active >= requested.
 //
 // Units: bytes. Errors: running out is a value; CHECK when a block is freed that is not in use.
-// Source: notes/fsdp_semantics.md section 8; equal to PyTorch 2.11 event by event in
+// Source: c10/cuda/CUDACachingAllocator.cpp of PyTorch 2.11; equal to it event by event in
 // tests/interop/allocator_against_pytorch_test.cpp.
 #pragma once
 
