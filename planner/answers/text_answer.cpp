@@ -234,17 +234,15 @@ std::string breakdown_text(const CategoryBytes& bytes, int indent) {
   const std::vector<std::int64_t> hundredths = hundredths_that_add_up(parts, unit);
   std::vector<std::string> cells;
   const auto cell = [](std::string_view name, std::int64_t h) { return fmt::format("{:<16}{:>9}", name, fmt::format("{}.{:02}", h / 100, h % 100)); };
-  std::int64_t rest = 0, rest_bytes = 0;
-  std::size_t num_rest = 0;
+  std::size_t num_rest = 0;  // categories that round to nothing
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (hundredths[i] == 0) {
-      rest_bytes += lines[i].bytes;
       ++num_rest;
-      continue;
+    } else {
+      cells.push_back(cell(lines[i].name, hundredths[i]));
     }
-    cells.push_back(cell(lines[i].name, hundredths[i]));
   }
-  if (num_rest > 0) cells.push_back(cell(fmt::format("{} more", num_rest), rest));
+  if (num_rest > 0) cells.push_back(cell(fmt::format("{} more", num_rest), 0));
   const std::string total = amount_text(bytes.total(), unit);
   cells.push_back(fmt::format("{:<16}{:>9}", "= together", total));
   std::string text;

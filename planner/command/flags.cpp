@@ -167,7 +167,7 @@ constexpr std::array kHints{
     Hint{"tokens", "--steps N is the length of the job"},
     Hint{"prices", "--objective throughput gives tokens per second, from which cost follows"},
     Hint{"dry-run", "plan simulate PLAN.json"},
-    Hint{"resume", "execute PLAN.json --resume auto"},
+    Hint{"resume", "execute PLAN.json --model RUN/final trains on from saved weights, with new optimizer states"},
 };
 
 // Verbs that other versions or tools have; no model is looked up under these words.
