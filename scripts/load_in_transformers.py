@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loads a saved model folder in transformers and prints its loss on its own first tokens.   load_in_transformers.py FOLDER"""
+"""Loads a saved model folder in transformers: no key missing or unexpected, logits finite.   load_in_transformers.py FOLDER"""
 import sys
 
 import torch
