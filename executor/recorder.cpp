@@ -15,7 +15,8 @@ CategoryBytes minus(CategoryBytes a, const CategoryBytes& b) {
 // Length of [start, end) not covered by `busy`, which is ordered and disjoint.
 std::chrono::nanoseconds uncovered(const TaskSpan& span, const std::vector<TaskSpan>& busy) {
   std::chrono::nanoseconds covered{0};
-  for (const TaskSpan& b : busy) covered += std::max(std::chrono::nanoseconds{0}, std::min(span.end, b.end) - std::max(span.start, b.start));
+  for (const TaskSpan& b : busy)
+    covered += std::max(std::chrono::nanoseconds{0}, std::min(span.end, b.end) - std::max(span.start, b.start));
   return span.end - span.start - covered;
 }
 
@@ -67,7 +68,7 @@ void Recorder::end_task(TaskId task) {
 }
 
 Timeline Recorder::finish(std::int32_t rank) {
-  const std::vector<TaskTimes> times = streams_.end_phase();
+  const std::vector<TaskInterval> times = streams_.end_phase();
   timeline_.rank = rank;
   for (TaskSpan& span : timeline_.tasks) {
     span.start = times[span.task.at()].start;

@@ -13,6 +13,6 @@ void SynchronousStreams::begin_task(TaskId task, StreamId, std::span<const TaskI
 
 void SynchronousStreams::end_task(TaskId task) { times_[task.at()].end = std::chrono::steady_clock::now() - start_; }
 
-std::vector<TaskTimes> SynchronousStreams::end_phase() { return std::move(times_); }
+std::vector<TaskInterval> SynchronousStreams::end_phase() { return std::move(times_); }
 
 }  // namespace shardplan

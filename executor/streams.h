@@ -16,7 +16,7 @@
 
 namespace shardplan {
 
-struct TaskTimes {
+struct TaskInterval {
   std::chrono::nanoseconds start{0};
   std::chrono::nanoseconds end{0};
 };
@@ -28,7 +28,7 @@ class Streams {
   virtual void begin_task(TaskId task, StreamId stream, std::span<const TaskId> waits_on) = 0;
   virtual void end_task(TaskId task) = 0;
   // Waits for all tasks; times by TaskId.
-  [[nodiscard]] virtual std::vector<TaskTimes> end_phase() = 0;
+  [[nodiscard]] virtual std::vector<TaskInterval> end_phase() = 0;
 };
 
 class SynchronousStreams final : public Streams {
@@ -36,11 +36,11 @@ class SynchronousStreams final : public Streams {
   void begin_phase(const StepProgram& program) override;
   void begin_task(TaskId task, StreamId stream, std::span<const TaskId> waits_on) override;
   void end_task(TaskId task) override;
-  [[nodiscard]] std::vector<TaskTimes> end_phase() override;
+  [[nodiscard]] std::vector<TaskInterval> end_phase() override;
 
  private:
   std::chrono::steady_clock::time_point start_;
-  std::vector<TaskTimes> times_;
+  std::vector<TaskInterval> times_;
 };
 
 }  // namespace shardplan

@@ -51,10 +51,10 @@ void CudaStreams::begin_task(TaskId task, StreamId stream, std::span<const TaskI
 
 void CudaStreams::end_task(TaskId task) { ended_[task.at()].record(stream_of(stream_of_task_[task.at()])); }
 
-std::vector<TaskTimes> CudaStreams::end_phase() {
+std::vector<TaskInterval> CudaStreams::end_phase() {
   c10::cuda::device_synchronize();
   c10::cuda::setCurrentCUDAStream(streams_.front());
-  std::vector<TaskTimes> times;
+  std::vector<TaskInterval> times;
   for (std::size_t t = 0; t < started_.size(); ++t) {
     CHECK(stream_of_task_[t].is_set(), "every task of the phase ran");
     times.push_back({.start = between(*phase_start_, started_[t]), .end = between(*phase_start_, ended_[t])});

@@ -20,7 +20,7 @@ class CudaStreams final : public Streams {
   void begin_phase(const StepProgram& program) override;
   void begin_task(TaskId task, StreamId stream, std::span<const TaskId> waits_on) override;
   void end_task(TaskId task) override;
-  [[nodiscard]] std::vector<TaskTimes> end_phase() override;
+  [[nodiscard]] std::vector<TaskInterval> end_phase() override;
 
  private:
   [[nodiscard]] c10::cuda::CUDAStream stream_of(StreamId id);
