@@ -1,7 +1,7 @@
 // The optimizer's rules: learning rate, clipping, and fused AdamW on the stretches of a unit.
 //
-// Step numbers count from 0 here; AdamW's own counter is one more. Source of the rules: the trainer this project's runs are compared with
-// (docs/training.md).
+// Step numbers count from 0 here; AdamW's own counter is one more. Source of the rules: PyTorch 2.11, torch.optim.AdamW in its
+// fused form and torch.nn.utils.clip_grad_norm_; recorded runs of them in tests/executor/data/trajectories.json.
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,8 @@ struct DecayRun {
 [[nodiscard]] std::vector<DecayRun> decay_runs(const FlatGroup& group, const ParameterTable& table, const OptimizerSpec& spec,
                                                std::int32_t shard_index);
 
-// One step of AdamW on the runs of one group, in place, without further memory. Requires: the step counter holds the step's number.
+// One step of AdamW on the runs of one group, in place. Where weights and moments have different dtypes, fp32 copies of at most
+// kWidenedPieceNumel elements of what is narrow (Temp); no further memory otherwise. Requires: the step counter holds the step's number.
 void adamw_step(GroupState& group, const at::Tensor& step_counter, std::span<const DecayRun> runs, const OptimizerSpec& spec,
                 double learning_rate);
 

@@ -16,6 +16,7 @@
 #include "executor/recorder.h"
 #include "executor/unit_tasks.h"
 #include "planner/graph/ops.h"
+#include "planner/graph/strides.h"
 
 namespace shardplan {
 namespace {
@@ -25,21 +26,11 @@ struct RunOp {
   OpId op;
   GradWrite grad = GradWrite::None;
   std::int32_t kernel = -1;
-  at::Tensor slice;      // of the unit's flat gradient: AccumulateGrad, or an op that writes in place
+  at::Tensor slice;  // of the unit's flat gradient: AccumulateGrad, or an op that writes in place
   PackingScratch packing;
   bool makes_loss = false;
   std::int32_t first_result = 0, num_results = 0;  // range of Prepared::results
 };
-
-Dims contiguous_strides(const Dims& sizes) {
-  Dims strides = sizes;
-  std::int64_t step = 1;
-  for (std::int32_t d = sizes.rank - 1; d >= 0; --d) {
-    strides[d] = step;
-    step *= sizes[d];
-  }
-  return strides;
-}
 
 Value parameter_value(const Parameter& parameter) {
   Value value;
@@ -71,11 +62,11 @@ struct ProgramRunner::Prepared {
   const StepProgram& program;
   RankState& state;
   MeshAxes mesh;
-  std::vector<at::Tensor> values;                           // by ValueId
+  std::vector<at::Tensor> values;                            // by ValueId
   std::vector<std::vector<std::int32_t>> values_of_storage;  // by StorageId; empty for parameters and constants
-  std::vector<std::vector<RunOp>> ops;                      // by TaskId
+  std::vector<std::vector<RunOp>> ops;                       // by TaskId
   std::vector<ExpectedResult> results;
-  std::vector<std::vector<std::vector<DecayRun>>> decay;    // by unit, group; optimizer phases only
+  std::vector<std::vector<std::vector<DecayRun>>> decay;  // by unit, group; optimizer phases only
 
   // Of one run.
   RankMachine* machine = nullptr;
@@ -172,7 +163,8 @@ void ProgramRunner::Prepared::prepare_ops() {
       run.first_result = static_cast<std::int32_t>(results.size());
       for (const Effect& effect : task.effects) {
         const BufferRole& role = lp.roles[effect.buffer.at()];
-        if (b.kernel < 0 || effect.kernel != b.kernel || effect.kind != EffectKind::Allocate || role.use != BufferUse::GraphStorage) continue;
+        if (b.kernel < 0 || effect.kernel != b.kernel || effect.kind != EffectKind::Allocate || role.use != BufferUse::GraphStorage)
+          continue;
         const Buffer& buffer = program.buffers[effect.buffer.at()];
         results.push_back({buffer.bytes, buffer.category});
       }
@@ -184,13 +176,20 @@ void ProgramRunner::Prepared::prepare_ops() {
 
 FlatBuffer* ProgramRunner::Prepared::flat_of(const BufferRole& role) {
   switch (role.use) {
-    case BufferUse::ShardedParam: return &group_of(role).sharded_param;
-    case BufferUse::GatheredParam: return &group_of(role).gathered_param;
-    case BufferUse::FullGrad: return &group_of(role).full_grad;
-    case BufferUse::ShardedGrad: return &group_of(role).sharded_grad;
-    case BufferUse::ExpAvg: return &group_of(role).exp_avg;
-    case BufferUse::ExpAvgSq: return &group_of(role).exp_avg_sq;
-    case BufferUse::StepCounter: return &state.step_counter;
+    case BufferUse::ShardedParam:
+      return &group_of(role).sharded_param;
+    case BufferUse::GatheredParam:
+      return &group_of(role).gathered_param;
+    case BufferUse::FullGrad:
+      return &group_of(role).full_grad;
+    case BufferUse::ShardedGrad:
+      return &group_of(role).sharded_grad;
+    case BufferUse::ExpAvg:
+      return &group_of(role).exp_avg;
+    case BufferUse::ExpAvgSq:
+      return &group_of(role).exp_avg_sq;
+    case BufferUse::StepCounter:
+      return &state.step_counter;
     case BufferUse::ConstantBuffer:
     case BufferUse::GraphStorage:
     case BufferUse::Scratch:
@@ -200,7 +199,8 @@ FlatBuffer* ProgramRunner::Prepared::flat_of(const BufferRole& role) {
     case BufferUse::GatherOutput:
     case BufferUse::ReduceInput:
     case BufferUse::ReduceOutput:
-    case BufferUse::Temporary: return nullptr;
+    case BufferUse::Temporary:
+      return nullptr;
   }
   return nullptr;
 }
@@ -212,7 +212,8 @@ void ProgramRunner::Prepared::allocate(BufferId id) {
   if (FlatBuffer* flat = flat_of(role)) {
     attach(*flat);
     CHECK(static_cast<std::int64_t>(flat->flat.storage().nbytes()) == buffer.bytes,
-          fmt::format("a flat buffer is as long as the program says: '{}' is {} bytes, predicted {}", buffer.label, flat->flat.storage().nbytes(), buffer.bytes));
+          fmt::format("a flat buffer is as long as the program says: '{}' is {} bytes, predicted {}", buffer.label,
+                      flat->flat.storage().nbytes(), buffer.bytes));
     if (role.use == BufferUse::FullGrad) {
       zero_padding(*flat, lowered.units[role.unit.at()].groups[static_cast<std::size_t>(role.group)]);
     } else if (role.use == BufferUse::ExpAvg || role.use == BufferUse::ExpAvgSq) {
@@ -273,7 +274,8 @@ void ProgramRunner::Prepared::run_one(const RunOp& run) {
 void ProgramRunner::Prepared::run_compute(TaskId id, const Task& task) {
   std::size_t next = 0;  // effect
   const auto allocate_until = [&](std::int32_t kernel) {
-    for (; next < task.effects.size() && task.effects[next].kind == EffectKind::Allocate && task.effects[next].kernel <= kernel; ++next)
+    for (; next < task.effects.size() && task.effects[next].kind == EffectKind::Allocate && task.effects[next].kernel <= kernel;
+         ++next)
       allocate(task.effects[next].buffer);
   };
   const auto free_until = [&](std::int32_t kernel) {
@@ -324,12 +326,14 @@ void ProgramRunner::Prepared::reduce(const Task& task, const UnitBody& body, boo
     GroupState& group = state.units[body.unit.at()][g];
     if (!layout.trainable || !group.full_grad.attached) continue;
     if (scatters && mesh.shard.is_set()) machine->collectives->reduce_scatter(mesh.shard, group.full_grad.flat);
-    if (!scatters) machine->collectives->all_reduce(mesh.replicate, own_stretch(group.full_grad, layout.stretch_numel, state.shard_index));
+    if (!scatters)
+      machine->collectives->all_reduce(mesh.replicate, own_stretch(group.full_grad, layout.stretch_numel, state.shard_index));
     if (!keeps) continue;
     if (!body.accumulate) {
       for (const Effect& e : task.effects) {
         const BufferRole& role = lp.roles[e.buffer.at()];
-        if (e.kind == EffectKind::Allocate && role.use == BufferUse::ShardedGrad && role.group == static_cast<std::int32_t>(g)) allocate(e.buffer);
+        if (e.kind == EffectKind::Allocate && role.use == BufferUse::ShardedGrad && role.group == static_cast<std::int32_t>(g))
+          allocate(e.buffer);
       }
     }
     keep_reduced_stretch(group, layout, state, body.accumulate);
@@ -345,7 +349,8 @@ void ProgramRunner::Prepared::optimizer_step(UnitId unit) {
   }
   for (std::size_t g = 0; g < lowered.units[unit.at()].groups.size(); ++g)
     if (lowered.units[unit.at()].groups[g].trainable)
-      adamw_step(state.units[unit.at()][g], state.step_counter.flat, decay[unit.at()][g], plan.workload.optimizer, input->learning_rate);
+      adamw_step(state.units[unit.at()][g], state.step_counter.flat, decay[unit.at()][g], plan.workload.optimizer,
+                 input->learning_rate);
 }
 
 void ProgramRunner::Prepared::run_task(TaskId id) {
@@ -365,7 +370,8 @@ void ProgramRunner::Prepared::run_task(TaskId id) {
       machine->files->save(unit, state.units[unit.at()], pieces);
       return free_all(task);
     }
-    case TaskKind::Input: return take_input(task);
+    case TaskKind::Input:
+      return take_input(task);
     case TaskKind::Gather: {
       allocate_all(task);
       const UnitId unit = unit_body().unit;
@@ -376,12 +382,16 @@ void ProgramRunner::Prepared::run_task(TaskId id) {
       return free_all(task);
     }
     case TaskKind::Free:
-    case TaskKind::ZeroGrad: return free_all(task);
+    case TaskKind::ZeroGrad:
+      return free_all(task);
     case TaskKind::Forward:
     case TaskKind::Recompute:
-    case TaskKind::Backward: return run_compute(id, task);
-    case TaskKind::ReduceScatter: return reduce(task, unit_body(), /*scatters=*/true);
-    case TaskKind::AllReduce: return reduce(task, unit_body(), /*scatters=*/false);
+    case TaskKind::Backward:
+      return run_compute(id, task);
+    case TaskKind::ReduceScatter:
+      return reduce(task, unit_body(), /*scatters=*/true);
+    case TaskKind::AllReduce:
+      return reduce(task, unit_body(), /*scatters=*/false);
     case TaskKind::GradNorm:
       result.grad_norm = gradient_norm(state, lowered.units, mesh, *machine->collectives);
       return free_all(task);
