@@ -51,7 +51,10 @@ class Judge {
       report("the program is well formed", failure.what());
       return std::move(verdict_);
     }
-    if (program_.streams.size() > kMostStreams) report("a program has at most 8 streams", std::string(phase_name(program_.phase)));
+    if (program_.streams.size() > kMostStreams) {
+      report("a program has at most 8 streams", std::string(phase_name(program_.phase)));
+      return std::move(verdict_);
+    }
     for (const BufferId id : program_.resident) change(id, EffectKind::Allocate);
     verdict_.peak_bytes = level_;
     for (std::size_t t = 0; t < program_.tasks.size(); ++t) task(static_cast<std::int32_t>(t));
