@@ -101,6 +101,7 @@ class TrainingRun {
  public:
   TrainingRun(const RunRequest& request, const RankPlace& place);
   int run();
+  [[nodiscard]] std::int64_t predicted_peak_bytes() const;
 
  private:
   void agree();
@@ -374,6 +375,12 @@ int TrainingRun::report() {
   return static_cast<int>(differs > 0 ? ExitCode::ToleranceExceeded : ExitCode::Ok);
 }
 
+std::int64_t TrainingRun::predicted_peak_bytes() const {
+  std::int64_t highest = 0;
+  for (const auto& [phase, timeline] : predicted_) highest = std::max(highest, timeline.peak_requested_bytes);
+  return highest;
+}
+
 int TrainingRun::run() {
   load();
   if (!train()) {
@@ -399,9 +406,16 @@ int run_rank(const RunRequest& request, const RankPlace& place) {
     install_counting_allocator();
     recycle_freed_pages();
   }
+  std::int64_t predicted_bytes = 0;
   try {
     TrainingRun run(request, place);
+    predicted_bytes = run.predicted_peak_bytes();
     return run.run();
+  } catch (const c10::OutOfMemoryError& e) {
+    throw Error(
+        ExitCode::OutOfDeviceMemory,
+        fmt::format("out of device memory, {} were predicted: {}", text_from_bytes(predicted_bytes), e.what_without_backtrace()),
+        fmt::format("rank {}", place.rank), "plan again with a smaller --memory-limit, or free the device of other processes");
   } catch (const c10::Error& e) {
     throw DeviceError(fmt::format("LibTorch refused: {}", e.what_without_backtrace()), fmt::format("rank {}", place.rank));
   }
