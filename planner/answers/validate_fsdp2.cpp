@@ -70,6 +70,7 @@ void read_optimizer(JsonReader spec, Fsdp2Switches& switches) {
   const std::string kind = spec.string("kind"), form = spec.string("form");
   if (kind == "adamw" && form == "fused") switches.optimizer = StockOptimizer::FusedAdamW;
   else if (kind == "adamw" && form == "foreach") switches.optimizer = StockOptimizer::ForeachAdamW;
+  else if (kind == "adamw" && form == "loop") switches.optimizer = StockOptimizer::LoopAdamW;
   else if (kind == "sgd" && form == "foreach") switches.optimizer = spec.number("momentum") == 0 ? StockOptimizer::ForeachSgd : StockOptimizer::ForeachSgdMomentum;
   else spec.fail("kind", fmt::format("the optimizer {} in its {} form is not modelled", kind, form));
 }
@@ -86,6 +87,7 @@ Setup setup_from(JsonReader reader, const std::filesystem::path& document) {
   JsonReader named = reader.object("model");
   GraphRequest& request = setup.request;
   Fsdp2Switches& switches = setup.switches;
+  switches.adds_in_place = false;  // the tracker's tensors are fake
   request.model = model_from_json(named.object("hf_config").raw(), document.string(), named.string("name"));
   request.table = parameter_table(request.model);
   request.micro_batch = reader.integer("micro_batch", 1);
@@ -111,7 +113,8 @@ Setup setup_from(JsonReader reader, const std::filesystem::path& document) {
   switches.micro_steps = static_cast<std::int32_t>(accumulation.integer("micro_steps", 1));
   switches.reduces_every_micro_step = accumulation.boolean("sync_every_micro_step");
   JsonReader loss = reader.object("loss");
-  if (const std::string kind = loss.string("kind"); kind != "hf") loss.fail("kind", fmt::format("the loss \"{}\" is not modelled", kind));
+  if (const std::string kind = loss.string("kind"); kind == "chunked") switches.chunk_tokens = loss.integer("tokens", 1);
+  else if (kind != "hf") loss.fail("kind", fmt::format("the loss \"{}\" is not modelled", kind));
   switches.keeps_outputs = reader.boolean("outputs_kept");
   return setup;
 }

@@ -91,7 +91,7 @@ TEST(Validate, OtherFamiliesAndKindsAreMissingOrRefused) {
             R"({"schema_version":1,"kind":"shardplan.predictions","source_kind":"saved_activations","predictions":{},"missing":{"x":"model_type \"gemma2\" is not supported"}})");
   std::ofstream(file) << R"({"kind": "weather", "cases": []})";
   EXPECT_EQ(thrown<ConfigError>([&] { (void)validate_documents({file}); }),
-            "documents of kind \"weather\" are not predicted\n  at: " + file.string() + "#/kind\n  try: one of parameters, saved_activations");
+            "documents of kind \"weather\" are not predicted\n  at: " + file.string() + "#/kind\n  try: one of parameters, saved_activations, fsdp2_memory");
   fs::remove(file);
 }
 

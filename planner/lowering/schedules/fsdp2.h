@@ -40,7 +40,7 @@ enum class Fsdp2Wrap : std::uint8_t {
 };
 
 // PyTorch's optimizers in their forms.
-enum class StockOptimizer : std::uint8_t { FusedAdamW, ForeachAdamW, ForeachSgd, ForeachSgdMomentum };
+enum class StockOptimizer : std::uint8_t { FusedAdamW, ForeachAdamW, LoopAdamW, ForeachSgd, ForeachSgdMomentum };
 // What each keeps on the device for every trained parameter. A momentum stands as ExpAvg.
 [[nodiscard]] std::vector<BufferUse> optimizer_states(StockOptimizer optimizer);
 
@@ -57,8 +57,11 @@ struct Fsdp2Switches {
   std::vector<bool> checkpointed;            // by decoder layer: non-reentrant checkpoint; empty: none
   std::int32_t micro_steps = 1;
   bool reduces_every_micro_step = true;      // false: set_requires_gradient_sync(False) on all but the last
+  std::int64_t chunk_tokens = 0;             // head and loss run on so many tokens at a time, each piece checkpointed; 0: all at once
   bool keeps_outputs = false;                // the caller holds the output object, with its logits, until the next forward returns
   StockOptimizer optimizer = StockOptimizer::FusedAdamW;
+  // The engine adds a gradient to the one that waits in place when nobody else holds that; never with fake tensors, as trackers use.
+  bool adds_in_place = true;
 };
 
 // Units in module order, the root first.

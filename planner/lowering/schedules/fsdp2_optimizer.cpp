@@ -18,7 +18,8 @@ std::string_view state_name(BufferUse use) {
 std::vector<BufferUse> optimizer_states(StockOptimizer optimizer) {
   switch (optimizer) {
     case StockOptimizer::FusedAdamW: return {BufferUse::StepCounter, BufferUse::ExpAvg, BufferUse::ExpAvgSq};
-    case StockOptimizer::ForeachAdamW: return {BufferUse::ExpAvg, BufferUse::ExpAvgSq};  // the counter is on the host
+    case StockOptimizer::ForeachAdamW:
+    case StockOptimizer::LoopAdamW: return {BufferUse::ExpAvg, BufferUse::ExpAvgSq};  // the counter is on the host
     case StockOptimizer::ForeachSgd: return {};
     case StockOptimizer::ForeachSgdMomentum: return {BufferUse::ExpAvg};
   }
@@ -44,16 +45,11 @@ void Fsdp2Step::optimizer() {
   if (phase_ == Phase::Step1)
     for (const ParameterId p : parameters)
       for (const BufferUse use : optimizer_states(switches_.optimizer)) (void)builder_.allocate(state_buffer(p, use), {.use = use, .parameter = p});
+  if (switches_.optimizer == StockOptimizer::LoopAdamW) divide_one_by_one(parameters);
   // The multi-tensor form takes the root of all second moments at once.
   std::vector<BufferId> roots;
-  if (switches_.optimizer == StockOptimizer::ForeachAdamW) {
-    for (const ParameterId p : parameters) {
-      Buffer root = state_buffer(p, BufferUse::ExpAvgSq);
-      root.category = MemoryCategory::Temp;
-      root.label = fmt::format("root of {}", root.label);
-      roots.push_back(builder_.allocate(std::move(root), {.use = BufferUse::Temporary, .parameter = p}));
-    }
-  }
+  if (switches_.optimizer == StockOptimizer::ForeachAdamW)
+    for (const ParameterId p : parameters) roots.push_back(root_of_second_moment(p));
   std::int64_t numel = 0;
   for (const ParameterId p : parameters) numel += machine_.valid_numel(p);
   const std::int64_t bytes = numel * element_bytes(switches_.stored), states = static_cast<std::int64_t>(optimizer_states(switches_.optimizer).size());
@@ -61,6 +57,27 @@ void Fsdp2Step::optimizer() {
   for (const BufferId root : roots) builder_.release(root);
   builder_.end();
   result_.after_optimizer = last_task();
+}
+
+BufferId Fsdp2Step::root_of_second_moment(ParameterId parameter) {
+  Buffer root = state_buffer(parameter, BufferUse::ExpAvgSq);
+  root.category = MemoryCategory::Temp;
+  root.label = fmt::format("root of {}", root.label);
+  return builder_.allocate(std::move(root), {.use = BufferUse::Temporary, .parameter = parameter});
+}
+
+// The loop form makes a root and its quotient for one parameter; the quotient lives until the next one takes its name.
+void Fsdp2Step::divide_one_by_one(const std::vector<ParameterId>& parameters) {
+  BufferId before;
+  for (const ParameterId p : parameters) {
+    const BufferId root = root_of_second_moment(p), quotient = root_of_second_moment(p);
+    const std::int64_t bytes = machine_.valid_numel(p) * element_bytes(machine_.stored(p));
+    builder_.kernel({.compute = ComputeClass::Elementwise, .dtype = machine_.stored(p), .read_bytes = bytes, .written_bytes = bytes});
+    builder_.release(root);
+    if (before.is_set()) builder_.release(before);
+    before = quotient;
+  }
+  if (before.is_set()) builder_.release(before);
 }
 
 void Fsdp2Step::zero_gradients() {

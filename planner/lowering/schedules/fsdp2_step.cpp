@@ -27,6 +27,8 @@ Fsdp2Step::Fsdp2Step(const OpGraph& graph, const Segments& segments, const Fsdp2
       bodies_(graph, segments, {}),
       builder_(phase, {.graph = graph, .segments = segments, .units = no_layouts_}, bodies_, switches.mesh, true),
       machine_(graph, units_, switches_, builder_) {
+  if (is_chunked() && switches.wrap == Fsdp2Wrap::EmbedBlocksHead)
+    throw ConfigError("a head that is a unit of its own is resharded before the pieces of a chunked loss run again", "loss", "leave the head in the root unit");
   for (std::vector<BufferId>& alive : alive_) alive.resize(graph.storages.size());
   find_checkpoints();
   find_deaths();
@@ -82,6 +84,8 @@ void Fsdp2Step::find_deaths() {
       for (const ValueId v : graph_.op(forward_.order[static_cast<std::size_t>(p)]).inputs)
         if (v.is_set() && !is_made_in(graph_.value(v).storage, static_cast<std::int32_t>(i))) saved_until(graph_.value(v).storage, Made, layers_[i].frame_end);
   }
+  // Pieces of a chunked loss are checkpointed: their hidden states stay.
+  if (is_chunked()) saved_until(graph_.value(graph_.op(forward_.order[static_cast<std::size_t>(forward_.head.first)]).inputs[0]).storage, Made, forward_.head.first);
   held_until_.resize(forward_.order.size());
   for (std::vector<std::vector<StorageId>>& list : let_go_) list.resize(forward_.order.size());
   for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
@@ -125,7 +129,7 @@ BufferId Fsdp2Step::temporary(std::int64_t bytes, std::string label, MemoryCateg
 
 void Fsdp2Step::make(StorageId storage, Instance instance) {
   const Storage& made = graph_.storage(storage);
-  if (made.bytes == 0) return;
+  if (made.bytes == 0 || alive_[instance][storage.at()].is_set()) return;
   const std::string_view name = made.name < 0 ? std::string_view("value") : std::string_view(graph_.names[static_cast<std::size_t>(made.name)]);
   const Op& op = graph_.op(made.made_by);
   alive_[instance][storage.at()] = builder_.allocate(
@@ -179,7 +183,7 @@ void Fsdp2Step::place_residents() {
     for (const BufferUse use : optimizer_states(switches_.optimizer)) (void)builder_.resident(state_buffer(p, use), {.use = use, .parameter = p});
   // The caller still holds the loss of the step before, and its outputs.
   loss_ = builder_.resident({.bytes = kScalarBytes, .category = MemoryCategory::Activation, .pool = kComputeStream, .label = "loss"}, {.use = BufferUse::Temporary});
-  if (!switches_.keeps_outputs) return;
+  if (!switches_.keeps_outputs || is_chunked()) return;
   kept_logits_ = builder_.resident({.bytes = graph_.storage_of(graph_.logits).bytes, .category = MemoryCategory::Activation, .pool = kComputeStream, .label = "logits of the outputs"},
                                    {.use = BufferUse::Temporary});
   if (switches_.micro_steps > 1)
@@ -217,6 +221,11 @@ void Fsdp2Step::forward() {
       leave();
       machine_.pre_forward(u);
     }
+    if (is_chunked() && p == forward_.head.first) {
+      chunked_forward();
+      return_from_root();
+      break;
+    }
     const OpId id = forward_.order[static_cast<std::size_t>(p)];
     enter(TaskKind::Forward, graph_.op(id).segment);
     if (p == forward_.embedding.end) positions_ = temporary(kPositionBytes * graph_.seq_len, "position ids");
@@ -228,11 +237,7 @@ void Fsdp2Step::forward() {
       leave();
       machine_.post_forward(u);
     }
-    if (p + 1 == num_positions) {
-      leave();
-      machine_.post_forward(0);
-      machine_.end_forward();
-    }
+    if (p + 1 == num_positions) return_from_root();
     enter(TaskKind::Forward, graph_.op(id).segment);
     release_held(p, true);
     const bool body_returns = p + 1 == forward_.head.first;
@@ -246,6 +251,13 @@ void Fsdp2Step::forward() {
   leave();
 }
 
+void Fsdp2Step::return_from_root() {
+  leave();
+  machine_.post_forward(0);
+  machine_.end_forward();
+  enter(TaskKind::Forward, graph_.op(forward_.order.back()).segment);
+}
+
 // What the caller assigns and drops when forward has returned.
 void Fsdp2Step::drop_output() {
   const StorageId loss = graph_.value(graph_.loss).storage, logits = graph_.value(graph_.logits).storage;
@@ -254,7 +266,7 @@ void Fsdp2Step::drop_output() {
   // `loss` still names the scalar of the micro-step before, until the new one is assigned.
   if (loss_.is_set()) builder_.release(std::exchange(loss_, {}));
   if (last_saver_[Made][logits.at()] == kNever) {
-    if (switches_.keeps_outputs) kept_logits_ = std::exchange(alive_[Made][logits.at()], {});
+    if (switches_.keeps_outputs && !is_chunked()) kept_logits_ = std::exchange(alive_[Made][logits.at()], {});
     else drop(logits, Made);
   }
   if (switches_.micro_steps == 1) {
@@ -263,7 +275,7 @@ void Fsdp2Step::drop_output() {
   }
   loss_ = temporary(kScalarBytes, "loss divided by the micro-steps");
   builder_.kernel({.compute = ComputeClass::Elementwise, .dtype = DType::F32, .flops = 1, .read_bytes = kScalarBytes, .written_bytes = kScalarBytes});
-  if (switches_.keeps_outputs) kept_loss_ = std::exchange(alive_[Made][loss.at()], {});
+  if (switches_.keeps_outputs && !is_chunked()) kept_loss_ = std::exchange(alive_[Made][loss.at()], {});
   else drop(loss, Made);
 }
 
@@ -292,6 +304,8 @@ void Fsdp2Step::step(const BackwardStep& step) {
     first_power = temporary(graph_.storage_of(forward.outputs[0]).bytes, "first power", MemoryCategory::Temp);
     builder_.kernel(op_cost(graph_, step.forward).work);
   }
+  const bool is_sum = graph_.op(step.ops.front()).kind == OpKind::Add;
+  if (is_sum) add_in_place_if_possible(step);
   for (const OpId id : step.ops) {
     run_op(id, Made);
     // A sum over broadcast dimensions takes the place of its operand.
@@ -303,7 +317,6 @@ void Fsdp2Step::step(const BackwardStep& step) {
   }
   for (const StorageId storage : step.dies) drop(storage, Made);
   if (first_power.is_set()) builder_.release(first_power);
-  const bool is_sum = graph_.op(step.ops.front()).kind == OpKind::Add;
   if (!is_sum) {
     for (const Instance instance : {Made, Again})
       for (const StorageId storage : let_go_[instance][static_cast<std::size_t>(step.position)]) drop(storage, instance);
@@ -317,12 +330,24 @@ void Fsdp2Step::step(const BackwardStep& step) {
   for (std::size_t i = 0; i < step.hands_over.size(); ++i) sum_of_uses(step.hands_over[i], step.gradients[i]);
 }
 
+// The first addend becomes the result where it ends here.
+void Fsdp2Step::add_in_place_if_possible(const BackwardStep& step) {
+  const Op& op = graph_.op(step.ops.front());
+  const StorageId first = graph_.value(op.inputs[0]).storage, sum = graph_.value(op.outputs[0]).storage;
+  if (!switches_.adds_in_place || graph_.storage(first).bytes != graph_.storage(sum).bytes) return;
+  if (std::find(step.dies.begin(), step.dies.end(), first) == step.dies.end()) return;
+  alive_[Made][sum.at()] = std::exchange(alive_[Made][first.at()], {});
+}
+
 // A parameter that is used twice gets its gradient when the last use has run: the first waits, each further one is added.
 void Fsdp2Step::sum_of_uses(ParameterId parameter, StorageId storage) {
   const bool is_last = ++uses_seen_[parameter.at()] == uses_of_[parameter.at()];
   BufferId gradient = std::exchange(alive_[Made][storage.at()], {});
   BufferId& waiting = waiting_use_[parameter.at()];
-  if (waiting.is_set()) {
+  if (waiting.is_set() && switches_.adds_in_place) {
+    builder_.kernel({.compute = ComputeClass::Elementwise});
+    builder_.release(std::exchange(gradient, std::exchange(waiting, {})));
+  } else if (waiting.is_set()) {
     const BufferId sum = builder_.allocate(builder_.program().buffers[gradient.at()], {.use = BufferUse::FullGrad, .parameter = parameter});
     builder_.kernel({.compute = ComputeClass::Elementwise});
     builder_.release(waiting);
@@ -348,8 +373,13 @@ void Fsdp2Step::backward() {
     enter(TaskKind::Backward, graph_.op(forward_.order.back()).segment);
     divided = temporary(kScalarBytes, "gradient of the loss, divided", MemoryCategory::Temp);
   }
+  if (is_chunked()) {
+    chunked_backward();
+    if (divided.is_set()) builder_.release(std::exchange(divided, {}));
+  }
   for (std::size_t s = 0; s < backward_.steps.size(); ++s) {
     const BackwardStep& next = backward_.steps[s];
+    if (is_chunked() && next.position >= forward_.head.first) continue;
     for (std::size_t u = 1; u < units_.size(); ++u) {
       if (unit_stage_[u] != 0 || !units_[u].forward.contains(next.position)) continue;
       leave();

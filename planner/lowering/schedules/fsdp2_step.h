@@ -39,16 +39,28 @@ class Fsdp2Step {
   void place_residents();
   void micro_step(std::int32_t index);
   void forward();
-  void close_unit(std::size_t unit);
+  void return_from_root();
+  [[nodiscard]] bool is_chunked() const { return switches_.chunk_tokens > 0; }
   void release_held(std::int32_t position, bool after_module);
   void drop_output();
   void backward();
   void step(const BackwardStep& step);
+  void add_in_place_if_possible(const BackwardStep& step);
   void recompute(std::int32_t layer);
   void sum_of_uses(ParameterId parameter, StorageId storage);
+  // fsdp2_chunked.cpp
+  struct Piece {
+    BufferId copy, log_probabilities, loss, total_weight;
+  };
+  [[nodiscard]] std::vector<std::int64_t> piece_tokens() const;
+  [[nodiscard]] Piece run_piece(std::int64_t tokens);
+  void chunked_forward();
+  void chunked_backward();
   // fsdp2_optimizer.cpp
   void optimizer();
   void zero_gradients();
+  [[nodiscard]] BufferId root_of_second_moment(ParameterId parameter);
+  void divide_one_by_one(const std::vector<ParameterId>& parameters);
   [[nodiscard]] Buffer state_buffer(ParameterId parameter, BufferUse use) const;
   [[nodiscard]] std::vector<ParameterId> trained() const;
 
@@ -83,7 +95,7 @@ class Fsdp2Step {
   std::vector<BufferId> waiting_use_;                  // by ParameterId: sum of the uses so far
   std::vector<BufferId> alive_[2];                     // by StorageId
   std::vector<std::int32_t> unit_stage_;               // in backward: 0 not reached, 1 gathered, 2 done
-  BufferId positions_, loss_, kept_loss_, kept_logits_;
+  BufferId positions_, piece_labels_, loss_, kept_loss_, kept_logits_;
   std::int32_t micro_step_ = 0;
   bool in_task_ = false;
   TaskKind task_kind_ = TaskKind::Forward;

@@ -54,7 +54,7 @@ class Frames {
     result_.embedding = {0, 1};
   }
 
-  // Layers are those of the ops; behind them come the final norm, the head (the op that makes the logits) and the loss.
+  // Layers are those of the ops; behind them come the final norm, the head (its product, and what caps the logits) and the loss.
   void find_modules() {
     std::int32_t body_end = 0;
     for (std::int32_t p = 0; p < size(); ++p) {
@@ -64,9 +64,11 @@ class Frames {
       result_.layers[static_cast<std::size_t>(layer)].end = p + 1;
       body_end = p + 1;
     }
-    std::int32_t logits = position_of(graph_.storage_of(graph_.logits).made_by);
-    result_.head = {logits, logits + 1};
-    result_.final_norm = {body_end, logits};
+    const std::int32_t logits = position_of(graph_.storage_of(graph_.logits).made_by);
+    std::int32_t head = logits;
+    while (head > body_end && op_at(head).kind != OpKind::Linear) --head;
+    result_.head = {head, logits + 1};
+    result_.final_norm = {body_end, head};
     result_.loss = {logits + 1, size()};
     in_rotary_.resize(result_.layers.size());
     children_.resize(result_.layers.size());
