@@ -268,7 +268,7 @@ std::int64_t SampleOrder::sample(std::int64_t g) {
   return order_[static_cast<std::size_t>(i)];
 }
 
-std::vector<std::int64_t> samples_of(SampleOrder& order, const BatchShape& shape, std::int64_t step, std::int64_t micro_step,
+std::vector<std::int64_t> samples_of(SampleOrder& order, const StepShape& shape, std::int64_t step, std::int64_t micro_step,
                                      std::int64_t data_rank) {
   std::vector<std::int64_t> samples;
   const std::int64_t first = ((step * shape.grad_accum + micro_step) * shape.data_ranks + data_rank) * shape.micro_batch;
@@ -276,7 +276,7 @@ std::vector<std::int64_t> samples_of(SampleOrder& order, const BatchShape& shape
   return samples;
 }
 
-std::int64_t targets_of_step(const Samples& samples, SampleOrder& order, const BatchShape& shape, std::int64_t step) {
+std::int64_t targets_of_step(const Samples& samples, SampleOrder& order, const StepShape& shape, std::int64_t step) {
   const std::int64_t per_step = shape.grad_accum * shape.data_ranks * shape.micro_batch;
   std::int64_t targets = 0;
   for (std::int64_t g = step * per_step; g < (step + 1) * per_step; ++g) targets += samples.num_targets(order.sample(g));

@@ -67,15 +67,15 @@ class SampleOrder {
 };
 
 // How a run's sequences are dealt out: g = ((t*A + a)*D + d)*B + b.
-struct BatchShape {
+struct StepShape {
   std::int64_t data_ranks = 1;   // D
   std::int64_t micro_batch = 1;  // B
   std::int64_t grad_accum = 1;   // A
 };
 // Samples of one micro-step of one data rank, B of them.
-[[nodiscard]] std::vector<std::int64_t> samples_of(SampleOrder& order, const BatchShape& shape, std::int64_t step,
+[[nodiscard]] std::vector<std::int64_t> samples_of(SampleOrder& order, const StepShape& shape, std::int64_t step,
                                                    std::int64_t micro_step, std::int64_t data_rank);
 // Targets of a whole step over all data ranks and micro-steps; every rank computes the same number.
-[[nodiscard]] std::int64_t targets_of_step(const Samples& samples, SampleOrder& order, const BatchShape& shape, std::int64_t step);
+[[nodiscard]] std::int64_t targets_of_step(const Samples& samples, SampleOrder& order, const StepShape& shape, std::int64_t step);
 
 }  // namespace shardplan

@@ -122,7 +122,7 @@ class TrainingRun {
   std::map<Phase, Timeline> predicted_;
   std::map<Phase, PhaseComparison> kept_;
   std::optional<Samples> samples_, eval_samples_;
-  BatchShape shape_;
+  StepShape shape_;
   std::int64_t data_rank_ = 0;
   DeviceMachine device_;
   RunFiles files_;
@@ -231,7 +231,7 @@ StepBatch TrainingRun::batch_of(const Samples& samples, SampleOrder& order, std:
   StepBatch batch;
   batch.ids.resize(static_cast<std::size_t>(micro_steps) * rows * s);
   batch.targets.resize(batch.ids.size());
-  BatchShape shape = shape_;
+  StepShape shape = shape_;
   shape.grad_accum = micro_steps;
   std::size_t at = 0;
   for (std::int32_t a = 0; a < micro_steps; ++a) {

@@ -135,7 +135,7 @@ std::optional<RecomputeWord> recompute_from_text(std::string_view text) {
   return word;
 }
 
-std::string text_from_accum_sync(AccumSync sync) { return sync == AccumSync::Last ? "last" : "every"; }
+std::string text_from_accum_sync(AccumSync sync) { return std::string(accum_sync_name(sync)); }
 
 std::optional<AccumSync> accum_sync_from_text(std::string_view text) {
   if (text == "last") return AccumSync::Last;
@@ -143,7 +143,7 @@ std::optional<AccumSync> accum_sync_from_text(std::string_view text) {
   return std::nullopt;
 }
 
-std::string text_from_init(InitPath init) { return init == InitPath::Simple ? "simple" : "delayed"; }
+std::string text_from_init(InitPath init) { return std::string(init_path_name(init)); }
 
 std::optional<InitPath> init_from_text(std::string_view text) {
   if (text == "simple") return InitPath::Simple;

@@ -170,7 +170,7 @@ TEST(SampleOrder, AgreesWithTheReferenceTrainer) {
 
 TEST(SampleOrder, AStepIsDealtOutWithoutGapsOrRepeats) {
   SampleOrder order(1000, std::nullopt);
-  const BatchShape shape{.data_ranks = 3, .micro_batch = 2, .grad_accum = 2};
+  const StepShape shape{.data_ranks = 3, .micro_batch = 2, .grad_accum = 2};
   Ids dealt;
   for (std::int64_t t = 0; t < 2; ++t) {
     for (std::int64_t a = 0; a < 2; ++a) {
@@ -193,7 +193,7 @@ TEST_F(DataTest, TargetsOfAStepAreThoseOfItsSamples) {
   }
   const Samples s(request({file("d.jsonl", rows)}, 8));
   SampleOrder order(s.count(), std::nullopt);
-  const BatchShape shape{.data_ranks = 2, .micro_batch = 1, .grad_accum = 2};
+  const StepShape shape{.data_ranks = 2, .micro_batch = 1, .grad_accum = 2};
   // Row r has r targets. Step 0 takes rows 0-3, step 1 rows 4, 0, 1, 2.
   EXPECT_EQ(targets_of_step(s, order, shape, 0), 0 + 1 + 2 + 3);
   EXPECT_EQ(targets_of_step(s, order, shape, 1), 4 + 0 + 1 + 2);
