@@ -89,6 +89,7 @@ Setup setup_from(JsonReader reader, const std::filesystem::path& document) {
   Fsdp2Switches& switches = setup.switches;
   switches.adds_in_place = false;  // the tracker's tensors are fake
   request.model = model_from_json(named.object("hf_config").raw(), document.string(), named.string("name"));
+  require_graph(request.model);
   request.table = parameter_table(request.model);
   request.micro_batch = reader.integer("micro_batch", 1);
   request.seq_len = reader.integer("seq_len", 1);

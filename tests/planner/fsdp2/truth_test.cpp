@@ -40,7 +40,8 @@ TEST(Fsdp2Truth, AChangedTruthIsNoticed) {
   const fs::path file = fs::temp_directory_path() / "fsdp2_truth_changed.json";
   std::ofstream(file) << document;
   std::vector<ValidationRow> wrong;
-  for (const ValidationRow& row : validate_documents({file})[0].rows)
+  const std::vector<ValidationReport> reports = validate_documents({file});
+  for (const ValidationRow& row : reports[0].rows)
     if (row.relative_error != 0 || !row.differs.empty()) wrong.push_back(row);
   fs::remove(file);
   ASSERT_EQ(wrong.size(), 1U);
