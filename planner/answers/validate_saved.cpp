@@ -37,6 +37,7 @@ Setup setup_from(JsonReader reader, const std::filesystem::path& document) {
   Setup setup;
   JsonReader model = reader.object("model");
   setup.model = model_from_json(model.object("hf_config").raw(), document.string(), model.string("name"));
+  require_graph(setup.model);
   const std::string part = reader.string("part");
   setup.is_block = part == "block";
   if (!setup.is_block && part != "head_loss") reader.fail("part", fmt::format("the part \"{}\" is not modelled", part));

@@ -251,6 +251,7 @@ PlanRequest request_from_flags(const CommandLine& line, const std::filesystem::p
   if (!model) throw UsageError("no model is given", "", "plan --model llama3-8b --gpus 4; plan models lists the models known by name");
   request.hardware = hardware_from_flags(line, configs, "h100-80g");
   request.model = find_model(*model, configs / "models").spec;
+  require_graph(request.model);
   request.gpus = static_cast<std::int32_t>(count_from_flag(line, "gpus", 1, 1, 65536));
   const std::int32_t fewest = (request.gpus + request.hardware.devices_per_node - 1) / request.hardware.devices_per_node;
   request.nodes = static_cast<std::int32_t>(count_from_flag(line, "nodes", fewest, 1, 65536));

@@ -44,14 +44,8 @@ OpGraph build_forward(const GraphRequest& request) {
   graph.values.reserve(expected_ops);
   graph.storages.reserve(expected_ops);
   GraphBuilder build(graph);
-  switch (request.model.family) {
-    case Family::Llama:
-    case Family::Mistral:
-    case Family::Qwen2:
-    case Family::Qwen3:
-      build_llama(build, request.model);
-      break;
-  }
+  CHECK(!request.model.graph_gap, "a graph is built for what the builders describe");
+  build_llama(build, request.model);
   graph.num_forward_ops = static_cast<std::int64_t>(graph.ops.size());
   return graph;
 }

@@ -8,51 +8,10 @@
 
 #include "core/error.h"
 #include "core/json_reader.h"
+#include "planner/graph/models/model_family.h"
 
 namespace shardplan {
 namespace {
-
-class TableWriter {
- public:
-  TableWriter(const ModelSpec& model, ParameterTable& table) : model_(model), table_(table) {}
-
-  void layer(std::int32_t index) {
-    layer_ = index;
-    prefix_ = fmt::format("model.layers.{}.", index);
-    const std::int64_t hidden = model_.hidden_size, mlp = model_.intermediate_size;
-    const std::int64_t q = model_.num_heads * model_.head_dim, kv = model_.num_kv_heads * model_.head_dim;
-    linear("self_attn.q_proj", ParameterPart::Attention, q, hidden, model_.qkv_bias);
-    linear("self_attn.k_proj", ParameterPart::Attention, kv, hidden, model_.qkv_bias);
-    linear("self_attn.v_proj", ParameterPart::Attention, kv, hidden, model_.qkv_bias);
-    linear("self_attn.o_proj", ParameterPart::Attention, hidden, q, model_.o_bias);
-    if (model_.qk_norm) {
-      add("self_attn.q_norm.weight", {model_.head_dim}, ParameterKind::Norm, ParameterPart::LayerNorm);
-      add("self_attn.k_norm.weight", {model_.head_dim}, ParameterKind::Norm, ParameterPart::LayerNorm);
-    }
-    linear("mlp.gate_proj", ParameterPart::Mlp, mlp, hidden, model_.mlp_bias);
-    linear("mlp.up_proj", ParameterPart::Mlp, mlp, hidden, model_.mlp_bias);
-    linear("mlp.down_proj", ParameterPart::Mlp, hidden, mlp, model_.mlp_bias);
-    add("input_layernorm.weight", {hidden}, ParameterKind::Norm, ParameterPart::LayerNorm);
-    add("post_attention_layernorm.weight", {hidden}, ParameterKind::Norm, ParameterPart::LayerNorm);
-    layer_ = -1;
-    prefix_.clear();
-  }
-
-  void add(std::string_view name, std::vector<std::int64_t> shape, ParameterKind kind, ParameterPart part) {
-    table_.parameters.push_back({.name = prefix_ + std::string(name), .shape = std::move(shape), .kind = kind, .part = part, .layer = layer_, .trainable = true});
-  }
-
- private:
-  void linear(const std::string& name, ParameterPart part, std::int64_t out, std::int64_t in, bool has_bias) {
-    add(name + ".weight", {out, in}, ParameterKind::Matrix, part);
-    if (has_bias) add(name + ".bias", {out}, ParameterKind::Bias, part);
-  }
-
-  const ModelSpec& model_;
-  ParameterTable& table_;
-  std::string prefix_;
-  std::int32_t layer_ = -1;
-};
 
 std::regex expression_from(const std::string& text, const char* flag) {
   try {
@@ -94,7 +53,7 @@ class Selection {
     if (word_ == "all") return true;
     if (word_ == "head") return parameter.part == ParameterPart::Head || (is_tied_ && parameter.part == ParameterPart::Embedding);
     if (word_ == "embed") return parameter.part == ParameterPart::Embedding;
-    if (word_ == "norms") return parameter.kind == ParameterKind::Norm;
+    if (word_ == "norms") return parameter.part == ParameterPart::LayerNorm || parameter.part == ParameterPart::FinalNorm;
     if (word_ == "biases") return parameter.kind == ParameterKind::Bias;
     if (last_ > 0) return parameter.layer >= num_layers_ - last_;
     return std::regex_search(parameter.name, expression_);
@@ -124,13 +83,8 @@ std::int64_t ParameterTable::trainable_numel() const {
 
 ParameterTable parameter_table(const ModelSpec& model) {
   ParameterTable table;
-  table.head_is_tied = model.tied_embeddings;
   TableWriter writer(model, table);
-  writer.add("model.embed_tokens.weight", {model.vocab_size, model.hidden_size}, ParameterKind::Embedding, ParameterPart::Embedding);
-  for (std::int32_t layer = 0; layer < model.num_layers; ++layer) writer.layer(layer);
-  writer.add("model.norm.weight", {model.hidden_size}, ParameterKind::Norm, ParameterPart::FinalNorm);
-  if (!model.tied_embeddings) writer.add("lm_head.weight", {model.vocab_size, model.hidden_size}, ParameterKind::Matrix, ParameterPart::Head);
-  table.buffers.push_back({"model.rotary_emb.inv_freq", {model.head_dim / 2}});
+  family_of(model).list(writer, model);
   return table;
 }
 

@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <array>
+#include <cmath>
 #include <utility>
 
 #include "core/error.h"
@@ -156,21 +157,29 @@ Precision read_precision(JsonReader r) {
   return p;
 }
 
+double read_number(JsonReader& r, const std::string& key, double limit) {
+  const double number = r.number(key);
+  if (!(number >= 0 && number < limit))
+    r.fail(key, std::isfinite(limit) ? fmt::format("expected a number from 0 to below {}, found {}", limit, number)
+                                     : fmt::format("expected a number of at least 0, found {}", number));
+  return number;
+}
+
 OptimizerSpec read_optimizer(JsonReader r) {
   OptimizerSpec o;
   o.name = r.string("name");
   if (o.name != "adamw") r.fail("name", fmt::format("expected \"adamw\", found \"{}\"", o.name));
   o.form = r.string("form");
   if (o.form != "fused") r.fail("form", fmt::format("expected \"fused\", found \"{}\"", o.form));
-  o.lr = r.number("lr");
-  o.beta1 = r.number("beta1");
-  o.beta2 = r.number("beta2");
-  o.eps = r.number("eps");
-  o.weight_decay = r.number("weight_decay");
+  o.lr = read_number(r, "lr", INFINITY);
+  o.beta1 = read_number(r, "beta1", 1);
+  o.beta2 = read_number(r, "beta2", 1);
+  o.eps = read_number(r, "eps", INFINITY);
+  o.weight_decay = read_number(r, "weight_decay", INFINITY);
   o.decay = read_word(r, "decay", kDecayScopes);
   o.warmup_steps = read_count(r, "warmup_steps", 0);
   o.schedule = read_word(r, "schedule", kLrSchedules);
-  o.clip_norm = r.number("clip_norm");
+  o.clip_norm = read_number(r, "clip_norm", INFINITY);
   r.finish();
   return o;
 }
@@ -200,7 +209,7 @@ Kernels read_kernels(JsonReader r, DeviceKind device) {
   k.grouped_attention = r.boolean("grouped_attention");
   k.padding_mask = r.boolean("padding_mask");
   k.mask_per_layer = r.boolean("mask_per_layer");
-  k.threads = read_count(r, "threads", 1);
+  k.threads = read_count(r, "threads", 1, kMostThreads);
   r.finish();
   return k;
 }
@@ -326,7 +335,11 @@ std::string plan_hash(const Plan& plan) {
   return fmt::format("{:016x}", hash);
 }
 
-ModelSpec model_of(const Plan& plan) { return model_from_json(plan.model_config, "plan#/model/config", plan.model_name); }
+ModelSpec model_of(const Plan& plan) {
+  ModelSpec model = model_from_json(plan.model_config, "plan#/model/config", plan.model_name);
+  require_graph(model);
+  return model;
+}
 
 GraphRequest graph_request_of(const Plan& plan) {
   GraphRequest request;

@@ -28,7 +28,7 @@ void expect_all_equal(const fs::path& file, std::size_t num_cases) {
   }
 }
 
-TEST(Validate, ParameterTablesOfAllFamiliesEqualTransformers) { expect_all_equal(kData / "parameters.json", 21); }
+TEST(Validate, ParameterTablesOfAllFamiliesEqualTransformers) { expect_all_equal(kData / "parameters.json", 78); }
 
 TEST(Validate, SavedActivationsEqualAutogradsStorageByStorage) { expect_all_equal(kData / "saved_activations.json", 84); }
 
@@ -83,12 +83,12 @@ TEST(Validate, BarsAreAboveOrNot) {
 
 TEST(Validate, OtherFamiliesAndKindsAreMissingOrRefused) {
   const fs::path file = fs::temp_directory_path() / "validate_test_other.json";
-  std::ofstream(file) << R"({"kind": "saved_activations", "cases": [{"id": "x", "setup": {"part": "block", "model": {"name": "g", "hf_config": {"model_type": "gemma2"}}}, "expected": {}}]})";
+  std::ofstream(file) << R"({"kind": "saved_activations", "cases": [{"id": "x", "setup": {"part": "block", "model": {"name": "g", "hf_config": {"model_type": "rwkv"}}}, "expected": {}}]})";
   const std::vector<ValidationReport> reports = validate_documents({file});
   EXPECT_TRUE(reports[0].rows.empty());
-  EXPECT_EQ(reports[0].missing.dump(), R"({"x":"model_type \"gemma2\" is not supported"})");
+  EXPECT_EQ(reports[0].missing.dump(), R"({"x":"model_type \"rwkv\" is not supported"})");
   EXPECT_EQ(predictions_document(reports[0]).dump(),
-            R"({"schema_version":1,"kind":"shardplan.predictions","source_kind":"saved_activations","predictions":{},"missing":{"x":"model_type \"gemma2\" is not supported"}})");
+            R"({"schema_version":1,"kind":"shardplan.predictions","source_kind":"saved_activations","predictions":{},"missing":{"x":"model_type \"rwkv\" is not supported"}})");
   std::ofstream(file) << R"({"kind": "weather", "cases": []})";
   EXPECT_EQ(thrown<ConfigError>([&] { (void)validate_documents({file}); }),
             "documents of kind \"weather\" are not predicted\n  at: " + file.string() + "#/kind\n  try: one of parameters, saved_activations, fsdp2_memory");

@@ -112,7 +112,7 @@ class LlamaBuilder {
     const DType dtype = build_.value(h).dtype;
     const ValueId x = build_.cast(h, DType::F32);
     const ValueId mean = build_.reduce_last(OpKind::MeanLast, build_.with_scalar(OpKind::PowScalar, x, 2.0));
-    const ValueId inverse = build_.unary(OpKind::Rsqrt, build_.with_scalar(OpKind::AddScalar, mean, model_.rms_norm_eps));
+    const ValueId inverse = build_.unary(OpKind::Rsqrt, build_.with_scalar(OpKind::AddScalar, mean, model_.norm_eps));
     const ValueId normalised = build_.cast(build_.binary(OpKind::Mul, x, inverse), dtype);
     return build_.binary(OpKind::Mul, build_.parameter(weight), normalised);
   }

@@ -18,7 +18,7 @@ using testing_graph::small_model;
 using testing_graph::small_request;
 
 std::string error_of(const std::string& model_type, const Json& changes) {
-  return thrown<ConfigError>([&] { (void)small_model(model_type, changes); });
+  return thrown<ConfigError>([&] { require_graph(small_model(model_type, changes)); });
 }
 
 Json without(Json config, const std::string& key) {
@@ -90,10 +90,24 @@ TEST(ModelSpec, ForeignKeysAreKeptAndNotJudged) {
   EXPECT_EQ(model.config["something_of_tomorrow"], Json({1, 2}));
 }
 
+// Every model_type whose parameters are known.
+constexpr const char* kKnown =
+    "llama, mistral, mixtral, qwen2, qwen2_moe, qwen3, qwen3_moe, deepseek_v2, deepseek_v3, gemma, gemma2, gemma3, gemma3_text, phi, phi3, gpt2, gpt_neox, gptj, opt, "
+    "falcon, bloom, mpt, starcoder2, olmo2, granite, cohere, stablelm";
+
 TEST(ModelSpec, UnknownFamilyNamesTheSupportedAndTheNearest) {
-  EXPECT_EQ(error_of("llamma", Json::object()),
-            "model_type \"llamma\" is not supported\n  at: small.json#/model_type\n  try: one of llama, mistral, qwen2, qwen3; the nearest is \"llama\"");
-  EXPECT_EQ(error_of("gpt_bigcode", Json::object()), "model_type \"gpt_bigcode\" is not supported\n  at: small.json#/model_type\n  try: one of llama, mistral, qwen2, qwen3");
+  EXPECT_EQ(error_of("llamma", Json::object()), std::string("model_type \"llamma\" is not supported\n  at: small.json#/model_type\n  try: one of ") + kKnown +
+                                                    "; the nearest is \"llama\"");
+  EXPECT_EQ(error_of("xlnet-large", Json::object()), std::string("model_type \"xlnet-large\" is not supported\n  at: small.json#/model_type\n  try: one of ") + kKnown);
+}
+
+// A model without a graph has its parameters counted; planning it is refused.
+TEST(ModelSpec, AFamilyWithoutGraphIsCountedAndNotPlanned) {
+  const ModelSpec model = model_from_json({{"model_type", "mpt"}}, "small.json", "small");
+  EXPECT_GT(parameter_table(model).total_numel(), 0);
+  EXPECT_EQ(thrown<ConfigError>([&] { require_graph(model); }),
+            "models of type \"mpt\" are counted, but not planned: LayerNorm, scores that fall with distance\n  at: small.json#/model_type\n"
+            "  try: one of llama, mistral, qwen2, qwen3; the nearest is \"llama\"");
 }
 
 TEST(ModelSpec, ContradictionsAreRefusedWithTheirPlace) {
@@ -155,6 +169,7 @@ RC_GTEST_PROP(ModelSpec, AnyValueUnderAnyKeyIsReadOrRefused, ()) {
     const ModelSpec model = model_from_json(config, "small.json", "small");
     RC_ASSERT(model.sliding_window.size() == static_cast<std::size_t>(model.num_layers));
     RC_ASSERT(parameter_table(model).total_numel() > 0);
+    require_graph(model);
     if (model.num_layers <= 5) RC_ASSERT(build_graph(small_request(model)).num_forward_ops > 0);
   } catch (const ConfigError& error) {
     RC_ASSERT(std::string(error.what()).find("small.json") != std::string::npos);
