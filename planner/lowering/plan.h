@@ -25,6 +25,8 @@ namespace shardplan {
 
 inline constexpr int kPlanFormatVersion = 1;
 
+inline constexpr std::int32_t kMostThreads = 1024;  // CPU threads of a rank
+
 struct UnitPlan {
   std::string name;                  // "blocks.3", "embed", "head", "root"
   std::vector<SegmentId> segments;   // ascending; their parameters, each in the first unit that names it
