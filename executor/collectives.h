@@ -1,8 +1,8 @@
 // What a program asks of the ranks around it: three collectives on an axis of the mesh.
 //
-// The interpreter knows no process group. Flat tensors are one-dimensional and hold `degree` equal stretches, the r-th belonging to the
-// rank with index r on the axis. Every call is ordered on the current stream: when it returns, later work of that stream sees the
-// result (on CPU: it is there). No call allocates device memory beyond what the tensors hold.
+// The interpreter knows no process group. Flat tensors are one-dimensional and hold `degree` equal stretches, the r-th belonging to
+// the rank with index r on the axis. Every call is ordered on the current stream: when it returns, later work of that stream sees
+// the result (on CPU: it is there). No call allocates device memory beyond what the tensors hold.
 //
 // Calling thread: the one that runs the program. Errors: DeviceError that names the collective and, where known, the peer.
 #pragma once

@@ -23,8 +23,8 @@ namespace shardplan {
 // Makes it the CPU allocator of the process. Call before the first tensor; calling again does nothing.
 void install_counting_allocator();
 
-// Lets malloc keep large freed blocks instead of returning them to the system: a training step allocates the same sizes over and over,
-// and fresh pages cost more than most pointwise kernels. Resident memory then stays at its highest level.
+// Lets malloc keep large freed blocks instead of returning them to the system: a training step allocates the same sizes over and
+// over, and fresh pages cost more than most pointwise kernels. Resident memory then stays at its highest level.
 void recycle_freed_pages();
 
 class CountingMeter final : public MemoryMeter {
@@ -37,8 +37,8 @@ class CountingMeter final : public MemoryMeter {
 };
 
 // What the code inside the scope allocates. `results` are the categories and bytes of the results it returns, in the order in which
-// they are allocated; anything else is Temp. Of an op that packs (16-bit CPU products) only what fits into its modelled scratch is Temp, the
-// rest is workspace.
+// they are allocated; anything else is Temp. Of an op that packs (16-bit CPU products) only what fits into its modelled scratch is
+// Temp, the rest is workspace.
 struct ExpectedResult {
   std::int64_t bytes = 0;
   MemoryCategory category = MemoryCategory::Activation;

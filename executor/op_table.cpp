@@ -76,7 +76,8 @@ at::Tensor cat_of(const Op& op, std::span<at::Tensor> values) {
 }  // namespace
 
 at::Tensor view_of(const at::Tensor& base, const Value& value, std::int64_t base_offset) {
-  at::Tensor view = at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(), base.dtype());
+  at::Tensor view =
+      at::detail::make_tensor<c10::TensorImpl>(c10::TensorImpl::VIEW, c10::Storage(base.storage()), base.key_set(), base.dtype());
   view.unsafeGetTensorImpl()->set_sizes_and_strides(array_ref(value.sizes), array_ref(value.strides), base_offset + value.offset);
   return view;
 }
@@ -95,79 +96,160 @@ void run_op(const OpGraph& graph, const Op& op, std::span<at::Tensor> values, co
       out(0) = view_of(in(0), result(), in(0).storage_offset() - graph.value(op.inputs[0]).offset);
       return;
 
-    case OpKind::Arange: out(0) = at::arange(op.ints[0], options(op.dtype)); return;
-    case OpKind::Full: out(0) = at::full(array_ref(result().sizes), op.scalar, options(op.dtype)); return;
-    case OpKind::LossSeed: out(0) = at::full({}, scalars.loss_seed, options(DType::F32)); return;
+    case OpKind::Arange:
+      out(0) = at::arange(op.ints[0], options(op.dtype));
+      return;
+    case OpKind::Full:
+      out(0) = at::full(array_ref(result().sizes), op.scalar, options(op.dtype));
+      return;
+    case OpKind::LossSeed:
+      out(0) = at::full({}, scalars.loss_seed, options(DType::F32));
+      return;
 
-    case OpKind::Clone: out(0) = at::clone(in(0), at::MemoryFormat::Contiguous); return;
-    case OpKind::Cast: out(0) = at::_to_copy(in(0), torch_dtype(op.dtype)); return;
-    case OpKind::Cat: out(0) = cat_of(op, values); return;
+    case OpKind::Clone:
+      out(0) = at::clone(in(0), at::MemoryFormat::Contiguous);
+      return;
+    case OpKind::Cast:
+      out(0) = at::_to_copy(in(0), torch_dtype(op.dtype));
+      return;
+    case OpKind::Cat:
+      out(0) = cat_of(op, values);
+      return;
     case OpKind::SliceBackward:
       out(0) = at::slice_backward(in(0), array_ref(result().sizes), op.ints[0], op.ints[1], op.ints[1] + op.ints[2], /*step=*/1);
       return;
 
-    case OpKind::Add: out(0) = at::add(in(0), in(1)); return;
-    case OpKind::Sub: out(0) = at::sub(in(0), in(1)); return;
-    case OpKind::Mul: out(0) = at::mul(in(0), in(1)); return;
-    case OpKind::AddScalar: out(0) = at::add(in(0), number_for(in(0), op.scalar)); return;
-    case OpKind::MulScalar: out(0) = at::mul(in(0), op.scalar); return;
-    case OpKind::DivScalar: out(0) = at::div(in(0), op.scalar); return;
-    case OpKind::PowScalar: out(0) = at::pow(in(0), op.scalar); return;
-    case OpKind::Div: out(0) = at::div(in(0), in(1)); return;
-    case OpKind::Neg: out(0) = at::neg(in(0)); return;
-    case OpKind::Rsqrt: out(0) = at::rsqrt(in(0)); return;
-    case OpKind::Cos: out(0) = at::cos(in(0)); return;
-    case OpKind::Sin: out(0) = at::sin(in(0)); return;
-    case OpKind::LessEqual: out(0) = at::le(in(0), in(1)); return;
-    case OpKind::GreaterThan: out(0) = at::gt(in(0), in(1)); return;
-    case OpKind::LogicalAnd: out(0) = at::logical_and(in(0), in(1)); return;
-    case OpKind::LogicalNot: out(0) = at::logical_not(in(0)); return;
+    case OpKind::Add:
+      out(0) = at::add(in(0), in(1));
+      return;
+    case OpKind::Sub:
+      out(0) = at::sub(in(0), in(1));
+      return;
+    case OpKind::Mul:
+      out(0) = at::mul(in(0), in(1));
+      return;
+    case OpKind::AddScalar:
+      out(0) = at::add(in(0), number_for(in(0), op.scalar));
+      return;
+    case OpKind::MulScalar:
+      out(0) = at::mul(in(0), op.scalar);
+      return;
+    case OpKind::DivScalar:
+      out(0) = at::div(in(0), op.scalar);
+      return;
+    case OpKind::PowScalar:
+      out(0) = at::pow(in(0), op.scalar);
+      return;
+    case OpKind::Div:
+      out(0) = at::div(in(0), in(1));
+      return;
+    case OpKind::Neg:
+      out(0) = at::neg(in(0));
+      return;
+    case OpKind::Rsqrt:
+      out(0) = at::rsqrt(in(0));
+      return;
+    case OpKind::Cos:
+      out(0) = at::cos(in(0));
+      return;
+    case OpKind::Sin:
+      out(0) = at::sin(in(0));
+      return;
+    case OpKind::LessEqual:
+      out(0) = at::le(in(0), in(1));
+      return;
+    case OpKind::GreaterThan:
+      out(0) = at::gt(in(0), in(1));
+      return;
+    case OpKind::LogicalAnd:
+      out(0) = at::logical_and(in(0), in(1));
+      return;
+    case OpKind::LogicalNot:
+      out(0) = at::logical_not(in(0));
+      return;
     case OpKind::MaskedFill: {
       at::Tensor x = in(0);
       out(0) = op.ints[0] == 1 ? x.masked_fill_(in(1), op.scalar) : at::masked_fill(x, in(1), op.scalar);
       return;
     }
-    case OpKind::Silu: out(0) = at::silu(in(0)); return;
-    case OpKind::SiluBackward: out(0) = at::silu_backward(in(0), in(1)); return;
+    case OpKind::Silu:
+      out(0) = at::silu(in(0));
+      return;
+    case OpKind::SiluBackward:
+      out(0) = at::silu_backward(in(0), in(1));
+      return;
 
-    case OpKind::MeanLast: out(0) = at::mean(in(0), at::IntArrayRef{-1}, /*keepdim=*/true); return;
-    case OpKind::SumLast: out(0) = at::sum(in(0), at::IntArrayRef{-1}, /*keepdim=*/true); return;
+    case OpKind::MeanLast:
+      out(0) = at::mean(in(0), at::IntArrayRef{-1}, /*keepdim=*/true);
+      return;
+    case OpKind::SumLast:
+      out(0) = at::sum(in(0), at::IntArrayRef{-1}, /*keepdim=*/true);
+      return;
     case OpKind::SumLeading: {
       const auto dims = leading_dims(in(0).dim());
       out(0) = at::sum(in(0), at::IntArrayRef(dims.data(), static_cast<std::size_t>(in(0).dim() - 1)), /*keepdim=*/false);
       return;
     }
-    case OpKind::Sum: out(0) = at::sum(in(0), at::IntArrayRef{op.ints[0]}, /*keepdim=*/false); return;
-    case OpKind::Softmax: out(0) = at::softmax(in(0), -1, torch_dtype(op.dtype)); return;
-    case OpKind::SoftmaxBackward: out(0) = at::_softmax_backward_data(in(0), in(1), -1, torch_dtype(result().dtype)); return;
-    case OpKind::SafeSoftmax: out(0) = at::_safe_softmax(in(0), -1, torch_dtype(op.dtype)); return;
+    case OpKind::Sum:
+      out(0) = at::sum(in(0), at::IntArrayRef{op.ints[0]}, /*keepdim=*/false);
+      return;
+    case OpKind::Softmax:
+      out(0) = at::softmax(in(0), -1, torch_dtype(op.dtype));
+      return;
+    case OpKind::SoftmaxBackward:
+      out(0) = at::_softmax_backward_data(in(0), in(1), -1, torch_dtype(result().dtype));
+      return;
+    case OpKind::SafeSoftmax:
+      out(0) = at::_safe_softmax(in(0), -1, torch_dtype(op.dtype));
+      return;
 
-    case OpKind::Linear: out(0) = op.inputs.count > 2 ? at::linear(in(0), in(1), in(2)) : at::linear(in(0), in(1)); return;
-    case OpKind::Mm: out(0) = at::mm(in(0), in(1)); return;
-    case OpKind::Bmm: out(0) = at::bmm(in(0), in(1)); return;
+    case OpKind::Linear:
+      out(0) = op.inputs.count > 2 ? at::linear(in(0), in(1), in(2)) : at::linear(in(0), in(1));
+      return;
+    case OpKind::Mm:
+      out(0) = at::mm(in(0), in(1));
+      return;
+    case OpKind::Bmm:
+      out(0) = at::bmm(in(0), in(1));
+      return;
 
-    case OpKind::Embedding: out(0) = at::embedding(in(0), in(1), op.ints[0]); return;
+    case OpKind::Embedding:
+      out(0) = at::embedding(in(0), in(1), op.ints[0]);
+      return;
     case OpKind::EmbeddingDenseBackward:
       out(0) = at::embedding_dense_backward(in(0), in(1), result().sizes[0], op.ints[0], /*scale_grad_by_freq=*/false);
       return;
-    case OpKind::LogSoftmax: out(0) = at::_log_softmax(in(0), -1, /*half_to_float=*/in(0).scalar_type() != at::kFloat); return;
-    case OpKind::LogSoftmaxBackward: out(0) = at::_log_softmax_backward_data(in(0), in(1), -1, torch_dtype(result().dtype)); return;
+    case OpKind::LogSoftmax:
+      out(0) = at::_log_softmax(in(0), -1, /*half_to_float=*/in(0).scalar_type() != at::kFloat);
+      return;
+    case OpKind::LogSoftmaxBackward:
+      out(0) = at::_log_softmax_backward_data(in(0), in(1), -1, torch_dtype(result().dtype));
+      return;
     case OpKind::NllLoss:
       std::tie(out(0), out(1)) = at::nll_loss_forward(in(0), in(1), /*weight=*/{}, op.ints[0], kIgnoredTarget);
       return;
     case OpKind::NllLossBackward:
       out(0) = at::nll_loss_backward(in(0), in(1), in(2), /*weight=*/{}, op.ints[0], kIgnoredTarget, in(3));
       return;
-    case OpKind::ConstantPad: out(0) = at::constant_pad_nd(in(0), at::IntArrayRef{op.ints[0], op.ints[1]}, op.scalar); return;
+    case OpKind::ConstantPad:
+      out(0) = at::constant_pad_nd(in(0), at::IntArrayRef{op.ints[0], op.ints[1]}, op.scalar);
+      return;
 
-    case OpKind::AttentionCpu: return run_attention_cpu(op, values);
-    case OpKind::AttentionCpuBackward: return run_attention_cpu_backward(op, values);
-    case OpKind::AttentionFlash: return run_attention_flash(op, values);
-    case OpKind::AttentionFlashBackward: return run_attention_flash_backward(op, values);
-    case OpKind::AttentionEfficient: return run_attention_efficient(op, values);
-    case OpKind::AttentionEfficientBackward: return run_attention_efficient_backward(op, values);
+    case OpKind::AttentionCpu:
+      return run_attention_cpu(op, values);
+    case OpKind::AttentionCpuBackward:
+      return run_attention_cpu_backward(op, values);
+    case OpKind::AttentionFlash:
+      return run_attention_flash(op, values);
+    case OpKind::AttentionFlashBackward:
+      return run_attention_flash_backward(op, values);
+    case OpKind::AttentionEfficient:
+      return run_attention_efficient(op, values);
+    case OpKind::AttentionEfficientBackward:
+      return run_attention_efficient_backward(op, values);
 
-    case OpKind::AccumulateGrad: break;  // the interpreter's: it knows where gradients lie
+    case OpKind::AccumulateGrad:
+      break;  // the interpreter's: it knows where gradients lie
   }
   CHECK(false, "AccumulateGrad is not an op of the table");
 }
@@ -193,8 +275,9 @@ void require_layout(const OpGraph& graph, const Op& op, std::span<const at::Tens
     bool equal = tensor.defined() && tensor.dim() == value.sizes.rank && tensor.scalar_type() == torch_dtype(value.dtype);
     for (std::int32_t d = 0; equal && d < value.sizes.rank; ++d)
       equal = tensor.size(d) == value.sizes[d] && (value.sizes[d] == 1 || tensor.stride(d) == value.strides[d]);
-    CHECK(equal, fmt::format("result of {} '{}' lies as the graph says: predicted {} strides {}, made {} strides {}", op_kind_name(op.kind),
-                             graph.name_of(op), value.sizes.span(), value.strides.span(), tensor.defined() ? tensor.sizes().vec() : std::vector<std::int64_t>{},
+    CHECK(equal, fmt::format("result of {} '{}' lies as the graph says: predicted {} strides {}, made {} strides {}",
+                             op_kind_name(op.kind), graph.name_of(op), value.sizes.span(), value.strides.span(),
+                             tensor.defined() ? tensor.sizes().vec() : std::vector<std::int64_t>{},
                              tensor.defined() ? tensor.strides().vec() : std::vector<std::int64_t>{}));
   }
 }

@@ -40,8 +40,8 @@ void run_attention_cpu(const Op& op, std::span<at::Tensor> v) {
 
 void run_attention_cpu_backward(const Op& op, std::span<at::Tensor> v) {
   auto [q_grad, k_grad, v_grad] = at::_scaled_dot_product_flash_attention_for_cpu_backward(
-      in(op, v, 0), in(op, v, 1), in(op, v, 2), in(op, v, 3), in(op, v, 4), in(op, v, 5), kNoDropout, is_causal(op), optional_in(op, v, 6),
-      op.scalar);
+      in(op, v, 0), in(op, v, 1), in(op, v, 2), in(op, v, 3), in(op, v, 4), in(op, v, 5), kNoDropout, is_causal(op),
+      optional_in(op, v, 6), op.scalar);
   set_gradients(op, v, std::move(q_grad), std::move(k_grad), std::move(v_grad));
 }
 
@@ -59,20 +59,21 @@ void run_attention_flash_backward(const Op& op, std::span<at::Tensor> v) {
   const at::Tensor& query = in(op, v, 1);
   const at::Tensor& key = in(op, v, 2);
   auto [q_grad, k_grad, v_grad] = at::_scaled_dot_product_flash_attention_backward(
-      in(op, v, 0), query, key, in(op, v, 3), in(op, v, 4), in(op, v, 5), no_sequence_table, no_sequence_table, query.size(2), key.size(2),
-      kNoDropout, is_causal(op), in(op, v, 6), in(op, v, 7), op.scalar);
+      in(op, v, 0), query, key, in(op, v, 3), in(op, v, 4), in(op, v, 5), no_sequence_table, no_sequence_table, query.size(2),
+      key.size(2), kNoDropout, is_causal(op), in(op, v, 6), in(op, v, 7), op.scalar);
   set_gradients(op, v, std::move(q_grad), std::move(k_grad), std::move(v_grad));
 }
 
 void run_attention_efficient(const Op& op, std::span<at::Tensor> v) {
-  std::tie(out(op, v, 0), out(op, v, 1), out(op, v, 2), out(op, v, 3)) = at::_scaled_dot_product_efficient_attention(
-      in(op, v, 0), in(op, v, 1), in(op, v, 2), optional_in(op, v, 3), /*compute_log_sumexp=*/true, kNoDropout, is_causal(op), op.scalar);
+  std::tie(out(op, v, 0), out(op, v, 1), out(op, v, 2), out(op, v, 3)) =
+      at::_scaled_dot_product_efficient_attention(in(op, v, 0), in(op, v, 1), in(op, v, 2), optional_in(op, v, 3),
+                                                  /*compute_log_sumexp=*/true, kNoDropout, is_causal(op), op.scalar);
 }
 
 void run_attention_efficient_backward(const Op& op, std::span<at::Tensor> v) {
   auto [q_grad, k_grad, v_grad, mask_grad] = at::_scaled_dot_product_efficient_attention_backward(
-      in(op, v, 0), in(op, v, 1), in(op, v, 2), in(op, v, 3), optional_in(op, v, 8).value_or(at::Tensor{}), in(op, v, 4), in(op, v, 5),
-      in(op, v, 6), in(op, v, 7), kNoDropout, {true, true, true, false}, is_causal(op), op.scalar);
+      in(op, v, 0), in(op, v, 1), in(op, v, 2), in(op, v, 3), optional_in(op, v, 8).value_or(at::Tensor{}), in(op, v, 4),
+      in(op, v, 5), in(op, v, 6), in(op, v, 7), kNoDropout, {true, true, true, false}, is_causal(op), op.scalar);
   set_gradients(op, v, std::move(q_grad), std::move(k_grad), std::move(v_grad));
 }
 

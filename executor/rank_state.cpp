@@ -13,7 +13,8 @@ namespace {
 FlatBuffer flat_buffer(std::int64_t numel, DType dtype, at::Device device) {
   const auto type = c10::scalarTypeToTypeMeta(torch_dtype(dtype));
   const auto key = device.is_cuda() ? c10::DispatchKey::CUDA : c10::DispatchKey::CPU;
-  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), c10::GetAllocator(device.type()), /*resizable=*/true);
+  c10::Storage storage(c10::Storage::use_byte_size_t(), 0, c10::DataPtr(nullptr, device), c10::GetAllocator(device.type()),
+                       /*resizable=*/true);
   FlatBuffer buffer;
   buffer.flat = at::detail::make_tensor<c10::TensorImpl>(std::move(storage), c10::DispatchKeySet(key), type);
   buffer.flat.unsafeGetTensorImpl()->set_sizes_contiguous({numel});
@@ -39,15 +40,24 @@ GroupState group_state(const FlatGroup& group, const Precision& p, std::int32_t 
 
 at::ScalarType torch_dtype(DType dtype) {
   switch (dtype) {
-    case DType::F32: return at::kFloat;
-    case DType::BF16: return at::kBFloat16;
-    case DType::F16: return at::kHalf;
-    case DType::F64: return at::kDouble;
-    case DType::I64: return at::kLong;
-    case DType::I32: return at::kInt;
-    case DType::U64: return at::kUInt64;
-    case DType::U8: return at::kByte;
-    case DType::Bool: return at::kBool;
+    case DType::F32:
+      return at::kFloat;
+    case DType::BF16:
+      return at::kBFloat16;
+    case DType::F16:
+      return at::kHalf;
+    case DType::F64:
+      return at::kDouble;
+    case DType::I64:
+      return at::kLong;
+    case DType::I32:
+      return at::kInt;
+    case DType::U64:
+      return at::kUInt64;
+    case DType::U8:
+      return at::kByte;
+    case DType::Bool:
+      return at::kBool;
   }
   CHECK(false, "the list of dtypes is closed");
 }
@@ -64,7 +74,8 @@ RankState make_rank_state(const Plan& plan, const Lowered& lowered, at::Device d
   state.norm_sum = flat_buffer(1, DType::F64, device);
   state.inverse_frequencies = rotary_frequencies(model_of(plan));
   for (const Storage& storage : lowered.graph->storages)
-    if (storage.role == StorageRole::Buffer) state.constants.push_back(flat_buffer(storage.bytes / element_bytes(DType::F32), DType::F32, device));
+    if (storage.role == StorageRole::Buffer)
+      state.constants.push_back(flat_buffer(storage.bytes / element_bytes(DType::F32), DType::F32, device));
   return state;
 }
 

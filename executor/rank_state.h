@@ -1,9 +1,8 @@
 // What one rank holds across phases: the flat buffers of its units, their states, the constants.
 //
-// A flat buffer is one tensor for the whole run; only its memory comes and goes (attach, detach). Views of it therefore stay valid and
-// are made once. attach asks the device's allocator on the current stream, detach gives the memory back at once, whoever still holds
-// the tensor: a collective library may drop its references late.
-// Bytes: exactly what the program's buffers say.
+// A flat buffer is one tensor for the whole run; only its memory comes and goes (attach, detach). Views of it therefore stay valid
+// and are made once. attach asks the device's allocator on the current stream, detach gives the memory back at once, whoever still
+// holds the tensor: a collective library may drop its references late. Bytes: exactly what the program's buffers say.
 #pragma once
 
 #include <ATen/core/Tensor.h>
@@ -16,7 +15,7 @@
 namespace shardplan {
 
 struct FlatBuffer {
-  at::Tensor flat;          // one-dimensional; undefined when the plan never has it
+  at::Tensor flat;  // one-dimensional; undefined when the plan never has it
   bool attached = false;
 };
 
@@ -38,10 +37,10 @@ struct RankState {
   std::vector<std::vector<GroupState>> units;  // by UnitId, then group
   FlatBuffer step_counter;                     // fp32, one element: the number of optimizer steps done
   std::int64_t steps_done = 0;
-  FlatBuffer norm_sum;                         // fp64, one element: squares of gradients, summed over ranks
-  std::vector<FlatBuffer> constants;           // inverse frequencies, one for each graph storage of role Buffer
-  std::vector<float> inverse_frequencies;      // on the host, what Load copies from
-  std::int64_t base_bytes = 0;                 // level of the memory meter when Load began: not the program's
+  FlatBuffer norm_sum;                     // fp64, one element: squares of gradients, summed over ranks
+  std::vector<FlatBuffer> constants;       // inverse frequencies, one for each graph storage of role Buffer
+  std::vector<float> inverse_frequencies;  // on the host, what Load copies from
+  std::int64_t base_bytes = 0;             // level of the memory meter when Load began: not the program's
   CategoryBytes base_by_category;
 };
 

@@ -1,7 +1,7 @@
 // Makes the measured Timeline of a phase: levels and peaks of memory around every task, and their times.
 //
-// Levels are bytes above what the process held before the program's first buffer. The last word on times is the streams', which know
-// when a task really ran.
+// Levels are bytes above what the process held before the program's first buffer. The last word on times is the streams', which
+// know when a task really ran.
 #pragma once
 
 #include <cstdint>

@@ -29,7 +29,8 @@ std::string_view device_name(DeviceKind device) { return device == DeviceKind::C
 }  // namespace
 
 bool Report::equal() const {
-  return std::all_of(phases.begin(), phases.end(), [](const PhaseComparison& p) { return !first_difference(p.predicted, p.measured); });
+  return std::all_of(phases.begin(), phases.end(),
+                     [](const PhaseComparison& p) { return !first_difference(p.predicted, p.measured); });
 }
 
 nlohmann::ordered_json json_from_report(const Report& report) {
@@ -52,13 +53,14 @@ nlohmann::ordered_json json_from_report(const Report& report) {
 }
 
 std::string text_from_report(const Report& report) {
-  std::string text = fmt::format("{:<7} {:>4}  {:>16}  {:>16}  {:>10}  {:>10}  {}\n", "phase", "rank", "predicted bytes", "measured bytes",
-                                 "predicted", "measured", "memory");
+  std::string text = fmt::format("{:<7} {:>4}  {:>16}  {:>16}  {:>10}  {:>10}  {}\n", "phase", "rank", "predicted bytes",
+                                 "measured bytes", "predicted", "measured", "memory");
   const PhaseComparison* highest = nullptr;
   for (const PhaseComparison& p : report.phases) {
     const std::optional<TimelineDifference> d = first_difference(p.predicted, p.measured);
-    const std::string verdict =
-        !d ? "equal" : fmt::format("differs first at '{}' ({}): {} predicted, {} measured", d->task, d->what, d->predicted_bytes, d->measured_bytes);
+    const std::string verdict = !d ? "equal"
+                                   : fmt::format("differs first at '{}' ({}): {} predicted, {} measured", d->task, d->what,
+                                                 d->predicted_bytes, d->measured_bytes);
     text += fmt::format("{:<7} {:>4}  {:>16}  {:>16}  {:>10}  {:>10}  {}\n", phase_name(p.measured.phase), p.measured.rank,
                         text_with_thousands(p.predicted.peak_requested_bytes), text_with_thousands(p.measured.peak_requested_bytes),
                         text_from_seconds(seconds_from_nanoseconds(p.predicted.duration)),
@@ -66,13 +68,14 @@ std::string text_from_report(const Report& report) {
     if (highest == nullptr || p.measured.peak_requested_bytes > highest->measured.peak_requested_bytes) highest = &p;
   }
   if (highest == nullptr) return text;
-  text += fmt::format("\nat the highest peak, {} of rank {}\n{:<16} {:>16}  {:>16}\n", phase_name(highest->measured.phase), highest->measured.rank,
-                      "category", "predicted bytes", "measured bytes");
+  text += fmt::format("\nat the highest peak, {} of rank {}\n{:<16} {:>16}  {:>16}\n", phase_name(highest->measured.phase),
+                      highest->measured.rank, "category", "predicted bytes", "measured bytes");
   for (int c = 0; c < kNumMemoryCategories; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
     const std::int64_t predicted = highest->predicted.at_peak[category], measured = highest->measured.at_peak[category];
     if (predicted == 0 && measured == 0) continue;
-    text += fmt::format("{:<16} {:>16}  {:>16}\n", category_name(category), text_with_thousands(predicted), text_with_thousands(measured));
+    text += fmt::format("{:<16} {:>16}  {:>16}\n", category_name(category), text_with_thousands(predicted),
+                        text_with_thousands(measured));
   }
   std::int64_t workspace = 0;
   for (const PhaseComparison& p : report.phases) workspace = std::max(workspace, p.workspace_peak_bytes);

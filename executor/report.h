@@ -1,7 +1,7 @@
 // Lays what was measured beside what was predicted: report.json (kind "shardplan.report").
 //
-// On CPU a phase is equal when every task's peak and level after it are equal to the byte. On CUDA requested bytes are compared the same way,
-// and `equal` says whether they agree; times never decide.
+// On CPU a phase is equal when every task's peak and level after it are equal to the byte. On CUDA requested bytes are compared the
+// same way, and `equal` says whether they agree; times never decide.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,7 @@ struct Report {
   std::string plan_hash;
   DeviceKind device = DeviceKind::Cpu;
   std::int32_t ranks = 1;
-  std::vector<PhaseComparison> phases;    // by phase, then rank
+  std::vector<PhaseComparison> phases;  // by phase, then rank
 
   [[nodiscard]] bool equal() const;
 };

@@ -17,10 +17,13 @@
 namespace shardplan {
 namespace {
 
-// Frequencies of long wavelength are divided by the factor, of short ones kept, between them blended: all in fp32, element by element.
+// Frequencies of long wavelength are divided by the factor, of short ones kept, between them blended: all in fp32, element by
+// element.
 void scale_like_llama3(std::vector<float>& frequencies, const RopeSpec& rope) {
-  const float low_wavelength = static_cast<float>(static_cast<double>(rope.original_max_position_embeddings) / rope.low_freq_factor);
-  const float high_wavelength = static_cast<float>(static_cast<double>(rope.original_max_position_embeddings) / rope.high_freq_factor);
+  const float low_wavelength =
+      static_cast<float>(static_cast<double>(rope.original_max_position_embeddings) / rope.low_freq_factor);
+  const float high_wavelength =
+      static_cast<float>(static_cast<double>(rope.original_max_position_embeddings) / rope.high_freq_factor);
   const auto old_context = static_cast<float>(rope.original_max_position_embeddings);
   const auto factor = static_cast<float>(rope.factor), low = static_cast<float>(rope.low_freq_factor);
   const auto width = static_cast<float>(rope.high_freq_factor - rope.low_freq_factor);

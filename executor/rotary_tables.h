@@ -1,7 +1,7 @@
 // Inverse frequencies of rotary positions: in no checkpoint, recomputed from the config, in fp32.
 //
-// Same operations in the same order as transformers 5.24 (modeling_rope_utils.py), so that the bits are the same. Computed on the host whatever the
-// device. Cosine and sine tables are ops of the graph.
+// Same operations in the same order as transformers 5.24 (modeling_rope_utils.py), so that the bits are the same. Computed on the
+// host whatever the device. Cosine and sine tables are ops of the graph.
 #pragma once
 
 #include <vector>

@@ -8,7 +8,8 @@
 //   load.run(machine, {});
 //   step1.run(machine, input); step2.run(machine, input); ...
 //
-// Bytes: as docs/schedule_shardplan.md. Errors: CHECK when an op's result does not lie as the graph says; DeviceError from collectives.
+// Bytes: as docs/schedule_shardplan.md. Errors: CHECK when an op's result does not lie as the graph says; DeviceError from
+// collectives.
 #pragma once
 
 #include <chrono>
@@ -26,7 +27,8 @@
 
 namespace shardplan {
 
-// How a unit's stored parameters come and go. `pieces` are the program's Piece buffers (one byte tensor each), empty on the simple path.
+// How a unit's stored parameters come and go. `pieces` are the program's Piece buffers (one byte tensor each), empty on the simple
+// path.
 class UnitFiles {
  public:
   virtual ~UnitFiles() = default;
@@ -53,13 +55,13 @@ struct StepInput {
   std::vector<MicroBatch> micro_batches;  // by micro-step
   std::int64_t num_targets = 1;           // of the whole step, over all data ranks and micro-steps
   double learning_rate = 0;
-  bool log_memory = false;                // record every change of memory in the Timeline
+  bool log_memory = false;  // record every change of memory in the Timeline
 };
 
 struct StepResult {
-  double loss_sum = 0;    // of this rank: sum of cross entropies over its micro-steps, not divided
-  double grad_norm = 0;   // global, before clipping
-  Timeline measured;      // levels above RankState::base_bytes
+  double loss_sum = 0;   // of this rank: sum of cross entropies over its micro-steps, not divided
+  double grad_norm = 0;  // global, before clipping
+  Timeline measured;     // levels above RankState::base_bytes
   std::int64_t workspace_peak_bytes = 0;
 };
 

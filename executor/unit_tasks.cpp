@@ -20,7 +20,8 @@ MeshAxes mesh_axes(const StepProgram& program) {
   return axes;
 }
 
-void gather_group(GroupState& group, const FlatGroup& layout, const RankState& state, const MeshAxes& mesh, Collectives& collectives) {
+void gather_group(GroupState& group, const FlatGroup& layout, const RankState& state, const MeshAxes& mesh,
+                  Collectives& collectives) {
   own_stretch(group.gathered_param, layout.stretch_numel, state.shard_index).copy_(group.sharded_param.flat);
   if (mesh.shard.is_set()) collectives.all_gather(mesh.shard, group.gathered_param.flat);
 }
@@ -48,7 +49,8 @@ double gradient_norm(RankState& state, const std::vector<UnitLayout>& units, con
   for (std::size_t u = 0; u < units.size(); ++u) {
     for (std::size_t g = 0; g < units[u].groups.size(); ++g) {
       if (!units[u].groups[g].trainable) continue;
-      const double norm = at::linalg_vector_norm(state.units[u][g].gradient().flat, 2, at::OptionalIntArrayRef{}, false, at::kFloat).item<float>();
+      const double norm =
+          at::linalg_vector_norm(state.units[u][g].gradient().flat, 2, at::OptionalIntArrayRef{}, false, at::kFloat).item<float>();
       sum_of_squares += norm * norm;
     }
   }
@@ -61,7 +63,8 @@ double gradient_norm(RankState& state, const std::vector<UnitLayout>& units, con
 
 void scale_gradients(RankState& state, const std::vector<UnitLayout>& units, double factor) {
   float scale = static_cast<float>(factor);
-  const at::Tensor on_host = at::from_blob(&scale, {}, at::kFloat);  // a number operand would be allocated as a tensor in every call
+  const at::Tensor on_host =
+      at::from_blob(&scale, {}, at::kFloat);  // a number operand would be allocated as a tensor in every call
   for (std::size_t u = 0; u < units.size(); ++u)
     for (std::size_t g = 0; g < units[u].groups.size(); ++g)
       if (units[u].groups[g].trainable) state.units[u][g].gradient().flat.mul_(on_host);

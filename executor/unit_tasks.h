@@ -1,4 +1,5 @@
-// What the tasks of one unit do to its flat buffers: gather, reduce, all-reduce, the norm of gradients, clipping, the optimizer step.
+// What the tasks of one unit do to its flat buffers: gather, reduce, all-reduce, the norm of gradients, clipping, the optimizer
+// step.
 //
 // Births and deaths of the buffers are the caller's, who follows the program's effects; these functions only move and compute.
 // Part of run_program. Letters as in docs/schedule_shardplan.md.
@@ -21,7 +22,8 @@ struct MeshAxes {
 [[nodiscard]] MeshAxes mesh_axes(const StepProgram& program);
 
 // Casts the own stretch into its place and lets the group fill the rest. Requires: gathered_param attached.
-void gather_group(GroupState& group, const FlatGroup& layout, const RankState& state, const MeshAxes& mesh, Collectives& collectives);
+void gather_group(GroupState& group, const FlatGroup& layout, const RankState& state, const MeshAxes& mesh,
+                  Collectives& collectives);
 
 void zero_padding(const FlatBuffer& full, const FlatGroup& layout);
 
@@ -29,7 +31,8 @@ void zero_padding(const FlatBuffer& full, const FlatGroup& layout);
 void keep_reduced_stretch(GroupState& group, const FlatGroup& layout, const RankState& state, bool adds);
 
 // Global norm of all gradients, in fp64 over groups and ranks of the shard axis.
-[[nodiscard]] double gradient_norm(RankState& state, const std::vector<UnitLayout>& units, const MeshAxes& mesh, Collectives& collectives);
+[[nodiscard]] double gradient_norm(RankState& state, const std::vector<UnitLayout>& units, const MeshAxes& mesh,
+                                   Collectives& collectives);
 
 void scale_gradients(RankState& state, const std::vector<UnitLayout>& units, double factor);
 

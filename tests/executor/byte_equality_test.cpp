@@ -1,5 +1,5 @@
-// Prediction and measurement agree to the byte: at the peak inside every task and at the level after it, by category at the phase's peak, in load,
-// step 1, step 2, a further step and save, on every rank, one thread a rank.
+// Prediction and measurement agree to the byte: at the peak inside every task and at the level after it, by category at the phase's
+// peak, in load, step 1, step 2, a further step, evaluation and save, on every rank, one thread a rank.
 //
 // Left out of the equality, as the contract says: packing scratch of 16-bit products, which depends on the processor.
 #include <c10/util/Logging.h>  // before core/error.h, whose CHECK replaces the one here
@@ -42,13 +42,15 @@ int compare(const StepProgram& program, const Timeline& measured) {
     return 1;
   }
   if (predicted.peak_requested_bytes != measured.peak_requested_bytes) {
-    fmt::print(stderr, "{}: peak predicted {}, measured {}\n", where, predicted.peak_requested_bytes, measured.peak_requested_bytes);
+    fmt::print(stderr, "{}: peak predicted {}, measured {}\n", where, predicted.peak_requested_bytes,
+               measured.peak_requested_bytes);
     return 1;
   }
   for (int c = 0; c < kNumMemoryCategories; ++c) {
     const auto category = static_cast<MemoryCategory>(c);
     if (predicted.at_peak[category] == measured.at_peak[category]) continue;
-    fmt::print(stderr, "{}: at its peak {} predicted {}, measured {}\n", where, category_name(category), predicted.at_peak[category], measured.at_peak[category]);
+    fmt::print(stderr, "{}: at its peak {} predicted {}, measured {}\n", where, category_name(category),
+               predicted.at_peak[category], measured.at_peak[category]);
     return 1;
   }
   return 0;
@@ -69,7 +71,7 @@ int run_and_compare(const PlanChoice& choice, const Plan& plan, const Lowered& l
   RankMachine machine{.collectives = collectives.get(), .streams = &streams, .memory = &memory, .files = &files};
   int wrong = 0;
   double first_loss = 0, last_loss = 0;
-  for (const Phase phase : {Phase::Load, Phase::Step1, Phase::Step2, Phase::Step2, Phase::Save}) {
+  for (const Phase phase : {Phase::Load, Phase::Step1, Phase::Step2, Phase::Step2, Phase::Eval, Phase::Save}) {
     ProgramRunner runner(plan, lowered, phase, state);
     const SeededStep batch(choice, place.rank, /*step=*/0);
     const StepResult result = runner.run(machine, batch.input);
@@ -92,7 +94,8 @@ TEST_P(ByteEquality, EveryTaskOfEveryPhaseAsPredicted) {
   const PlanChoice& choice = GetParam().choice;
   const Plan plan = plan_of(choice);
   const Lowered lowered = lower(plan);
-  EXPECT_EQ(run_local_ranks(plan.mesh.world(), [&](const RankPlace& place) { return run_and_compare(choice, plan, lowered, place); }), 0);
+  EXPECT_EQ(
+      run_local_ranks(plan.mesh.world(), [&](const RankPlace& place) { return run_and_compare(choice, plan, lowered, place); }), 0);
 }
 
 constexpr Precision kBf16Fp32Reduce{.stored = DType::F32, .compute = DType::BF16, .reduce = DType::F32, .state = DType::F32};
@@ -111,6 +114,12 @@ std::vector<Case> all_cases() {
       {"one_rank_fp32_accum3", {.model = llama, .grad_accum = 3}},
       {"one_rank_bf16", {.model = llama, .precision = kBf16Fp32Reduce}},
       {"one_rank_bf16_reduce_bf16_accum3", {.model = tied, .precision = kBf16Bf16Reduce, .grad_accum = 3}},
+      {"one_rank_fp32_reduce_bf16_accum2",
+       {.model = tied, .precision = {.stored = DType::F32, .compute = DType::F32, .reduce = DType::BF16, .state = DType::F32}, .grad_accum = 2, .accum_sync = AccumSync::Last}},
+      {"one_rank_bf16_weights_and_states",
+       {.model = tied, .precision = {.stored = DType::BF16, .compute = DType::BF16, .reduce = DType::F32, .state = DType::BF16}}},
+      {"one_rank_bf16_weights_fp32_states",
+       {.model = llama, .precision = {.stored = DType::BF16, .compute = DType::BF16, .reduce = DType::BF16, .state = DType::F32}, .clip_norm = 0.5}},
       {"one_rank_recompute_all", {.model = tied, .recompute = Recompute::All}},
       {"one_rank_whole_clip", {.model = qwen2, .wrap = Wrap::Whole, .clip_norm = 0.5}},
       {"one_rank_window_halves", {.model = window, .wrap = Wrap::Halves, .recompute = Recompute::Halves, .seq_len = 41}},
@@ -124,13 +133,18 @@ std::vector<Case> all_cases() {
       {"two_ranks_bf16", {.model = llama, .precision = kBf16Fp32Reduce, .shard = 2}},
       {"two_ranks_bf16_reduce_bf16", {.model = llama, .precision = kBf16Bf16Reduce, .shard = 2, .recompute = Recompute::All}},
       {"two_ranks_bf16_accum3_every", {.model = qwen3, .precision = kBf16Bf16Reduce, .shard = 2, .grad_accum = 3}},
-      {"two_ranks_bf16_accum3_last", {.model = qwen3, .precision = kBf16Fp32Reduce, .shard = 2, .grad_accum = 3, .accum_sync = AccumSync::Last}},
-      {"two_ranks_qwen2_accum3_last", {.model = qwen2, .shard = 2, .grad_accum = 3, .accum_sync = AccumSync::Last, .clip_norm = 1.0}},
+      {"two_ranks_bf16_accum3_last",
+       {.model = qwen3, .precision = kBf16Fp32Reduce, .shard = 2, .grad_accum = 3, .accum_sync = AccumSync::Last}},
+      {"two_ranks_qwen2_accum3_last",
+       {.model = qwen2, .shard = 2, .grad_accum = 3, .accum_sync = AccumSync::Last, .clip_norm = 1.0}},
       {"two_ranks_qwen2_prefetch", {.model = qwen2, .shard = 2, .reshard = false, .prefetch = 2}},
-      {"two_ranks_qwen3_halves_prefetch", {.model = qwen3, .shard = 2, .wrap = Wrap::Halves, .recompute = Recompute::Halves, .prefetch = 1}},
+      {"two_ranks_qwen3_halves_prefetch",
+       {.model = qwen3, .shard = 2, .wrap = Wrap::Halves, .recompute = Recompute::Halves, .prefetch = 1}},
       {"two_ranks_keep_attention", {.model = llama, .shard = 2, .recompute = Recompute::KeepAttention}},
       {"two_ranks_norms_only", {.model = llama, .train = {"norms"}, .shard = 2, .recompute = Recompute::All}},
       {"two_ranks_last_layer", {.model = llama, .train = {"last:1"}, .precision = kBf16Fp32Reduce, .shard = 2}},
+      {"two_ranks_fp32_weights_bf16_states",
+       {.model = qwen2, .precision = {.stored = DType::F32, .compute = DType::BF16, .reduce = DType::F32, .state = DType::BF16}, .shard = 2}},
       {"two_ranks_longer", {.model = llama, .shard = 2, .batch = 1, .seq_len = 199}},
       {"two_replicas", {.model = llama, .replicate = 2}},
       {"two_replicas_bf16_accum3", {.model = qwen2, .precision = kBf16Bf16Reduce, .replicate = 2, .grad_accum = 3}},
@@ -138,7 +152,8 @@ std::vector<Case> all_cases() {
       {"four_ranks_fp32", {.model = llama, .shard = 4, .joint_root = true}},
       {"four_ranks_bf16_window", {.model = window, .precision = kBf16Fp32Reduce, .shard = 4, .recompute = Recompute::All}},
       {"hybrid_fp32", {.model = llama, .shard = 2, .replicate = 2}},
-      {"hybrid_bf16_accum3", {.model = tied, .precision = kBf16Bf16Reduce, .shard = 2, .replicate = 2, .wrap = Wrap::TwoBlocks, .grad_accum = 3}},
+      {"hybrid_bf16_accum3",
+       {.model = tied, .precision = kBf16Bf16Reduce, .shard = 2, .replicate = 2, .wrap = Wrap::TwoBlocks, .grad_accum = 3}},
       {"hybrid_accum3_last", {.model = qwen3, .shard = 2, .replicate = 2, .grad_accum = 3, .accum_sync = AccumSync::Last}},
       {"delayed_pieces", {.model = llama, .shard = 2, .init = InitPath::Delayed}},
   };

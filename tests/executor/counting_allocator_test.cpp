@@ -101,7 +101,9 @@ TEST_F(CountingAllocator, CountsWhatManyThreadsDo) {
   std::vector<std::thread> threads;
   for (int t = 0; t < 4; ++t) {
     threads.emplace_back([] {
-      for (int i = 0; i < 2000; ++i) { const c10::DataPtr brief = allocate(static_cast<std::size_t>(1 + i % 97)); }
+      for (int i = 0; i < 2000; ++i) {
+        const c10::DataPtr brief = allocate(static_cast<std::size_t>(1 + i % 97));
+      }
     });
   }
   for (std::thread& thread : threads) thread.join();

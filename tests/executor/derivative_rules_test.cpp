@@ -1,8 +1,8 @@
-// Autograd judges the derivative rules: the forward ops of a graph run through the op table with gradients required, autograd makes the
-// gradients, and the graph's own backward ops must give the same bits, loss and every parameter, one thread.
+// Autograd judges the derivative rules: the forward ops of a graph run through the op table with gradients required, autograd makes
+// the gradients, and the graph's own backward ops must give the same bits, loss and every parameter, one thread.
 //
-// Both sides read the same parameters, ids and targets. Autograd sees views as the library's own calls, so that their derivatives are its own.
-// The same run holds every op to the bytes that the planner's table says: results and scratch, no more and no less.
+// Both sides read the same parameters, ids and targets. Autograd sees views as the library's own calls, so that their derivatives
+// are its own. The same run holds every op to the bytes that the planner's table says: results and scratch, no more and no less.
 #include <ATen/Context.h>
 #include <ATen/Parallel.h>
 #include <ATen/core/Tensor.h>
@@ -13,6 +13,8 @@
 #include <ATen/ops/randn.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
+
+#include <algorithm>
 
 #include "executor/counting_allocator.h"
 #include "executor/op_table.h"
@@ -109,7 +111,8 @@ void expect_bytes_of_op(const OpGraph& graph, OpId id, std::int64_t before_bytes
     if (out.is_set() && graph.storage_of(out).made_by == id) results += graph.storage_of(out).bytes;
   const OpCost cost = op_cost(graph, id);
   EXPECT_EQ(reading.peak_bytes - before_bytes, results + cost.scratch_bytes)
-      << op_kind_name(op.kind) << " '" << graph.name_of(op) << "' layer " << op.layer << (op.pass == OpPass::Forward ? " forward" : " backward");
+      << op_kind_name(op.kind) << " '" << graph.name_of(op) << "' layer " << op.layer
+      << (op.pass == OpPass::Forward ? " forward" : " backward");
   EXPECT_EQ(reading.current_bytes - before_bytes, results) << op_kind_name(op.kind) << " keeps nothing but its results";
   if (!cost.has_packing_scratch) {
     EXPECT_EQ(reading.workspace_peak_bytes, 0);
@@ -177,20 +180,36 @@ TEST_P(DerivativeRules, LossAndEveryGradientHaveAutogradsBits) {
     const Parameter& parameter = graph.table.parameters[p];
     ASSERT_EQ(gradients[p].defined(), parameter.trainable) << parameter.name;
     if (!parameter.trainable) continue;
-    EXPECT_TRUE(at::equal(gradients[p], expected[p])) << parameter.name << ": largest difference "
-                                                      << gradients[p].to(at::kFloat).sub(expected[p].to(at::kFloat)).abs().max().item<float>();
+    EXPECT_TRUE(at::equal(gradients[p], expected[p]))
+        << parameter.name << ": largest difference "
+        << gradients[p].to(at::kFloat).sub(expected[p].to(at::kFloat)).abs().max().item<float>();
     EXPECT_GT(gradients[p].abs().max().item<float>(), 0.0F) << parameter.name;
   }
 }
 
+TEST(DerivativeRulesJudge, NoticesASingleWrongFactor) {
+  install_counting_allocator();
+  at::set_num_threads(1);
+  const GraphRequest request = request_of({.model = {.type = "llama"}});
+  OpGraph graph = build_graph(request);
+  const Operands operands = make_operands(graph, request);
+  const std::vector<at::Tensor> expected = by_autograd(graph, operands).second;
+  // The derivative of the first norm that backward meets: -1/2 becomes a quarter.
+  const auto wrong = std::find_if(graph.ops.begin() + graph.num_forward_ops, graph.ops.end(),
+                                  [](const Op& op) { return op.kind == OpKind::MulScalar && op.scalar == -0.5; });
+  ASSERT_NE(wrong, graph.ops.end());
+  wrong->scalar = -0.25;
+  const std::vector<at::Tensor> gradients = by_graph(graph, operands).second;
+  int unequal = 0;
+  for (std::size_t p = 0; p < gradients.size(); ++p) unequal += at::equal(gradients[p], expected[p]) ? 0 : 1;
+  EXPECT_GT(unequal, 0);
+}
+
 std::vector<Case> all_cases() {
   const std::vector<std::pair<std::string, SmallModel>> models = {
-      {"llama", {.type = "llama"}},
-      {"llama_equal_heads", {.type = "llama", .kv_heads = 4}},
-      {"qwen2", {.type = "qwen2"}},
-      {"qwen3", {.type = "qwen3", .head_dim = 20}},
-      {"mistral", {.type = "mistral"}},
-      {"mistral_window", {.type = "mistral", .window = 16}},
+      {"llama", {.type = "llama"}},     {"llama_equal_heads", {.type = "llama", .kv_heads = 4}},
+      {"qwen2", {.type = "qwen2"}},     {"qwen3", {.type = "qwen3", .head_dim = 20}},
+      {"mistral", {.type = "mistral"}}, {"mistral_window", {.type = "mistral", .window = 16}},
   };
   std::vector<Case> cases;
   for (const auto& [name, model] : models) {
@@ -207,7 +226,8 @@ std::vector<Case> all_cases() {
   for (const auto& [name, words] : selections) {
     for (const DType dtype : {DType::F32, DType::BF16}) {
       const std::string type = name == "biases" ? "qwen2" : "llama";
-      cases.push_back({type + "_train_" + name + "_" + std::string(dtype_name(dtype)), {.model = {.type = type}, .train = words, .compute = dtype}});
+      cases.push_back({type + "_train_" + name + "_" + std::string(dtype_name(dtype)),
+                       {.model = {.type = type}, .train = words, .compute = dtype}});
     }
   }
   cases.push_back({"llama_short", {.model = {.type = "llama"}, .batch = 3, .seq_len = 15}});
@@ -215,7 +235,8 @@ std::vector<Case> all_cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, DerivativeRules, testing::ValuesIn(all_cases()), [](const auto& info) { return info.param.name; });
+INSTANTIATE_TEST_SUITE_P(Families, DerivativeRules, testing::ValuesIn(all_cases()),
+                         [](const auto& info) { return info.param.name; });
 
 }  // namespace
 }  // namespace shardplan

@@ -1,5 +1,6 @@
-// After ten steps every saved parameter has the bits of stock PyTorch FSDP2's, in fp32 on one and two ranks: same start weights, same tokens, same
-// thread count, no clipping. Four ranks are not compared: there the order in which a sum is taken differs.
+// After ten steps every saved parameter has the bits of stock PyTorch FSDP2's, in fp32 on one and two ranks and in bf16 compute
+// with fp32 reduction: same start weights, same tokens, same thread count, no clipping. Four ranks are not compared: there the
+// order in which a sum is taken differs.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -15,10 +16,13 @@ namespace {
 
 const std::filesystem::path kSource = SHARDPLAN_SOURCE_DIR;
 
-int run_python(const std::string& arguments) { return std::system(fmt::format("'{}' {} 2>&1", SHARDPLAN_PYTHON, arguments).c_str()); }
+// Exit status, with output where the arguments send it.
+int run_python(const std::string& arguments) {
+  return std::system(fmt::format("'{}' {} 2>&1", SHARDPLAN_PYTHON, arguments).c_str());
+}
 
 struct Case {
-  std::string name;    // of the recorded run whose model this is
+  std::string name;  // of the recorded run whose model this is
   std::int32_t ranks = 1;
   bool recompute = false;
 };
@@ -53,9 +57,11 @@ TEST_P(StockFsdp2, EverySavedParameterHasItsBits) {
   const TestFolder folder;
   write_start_model(plan, folder.path());
   const std::filesystem::path tokens = data_of_case(case_named(c.name)).parent_path() / "tokens.bin";
-  ASSERT_EQ(run_python(fmt::format("'{}' --model '{}' --tokens '{}' --out '{}' --ranks {} --steps 10 --seq-len 32 --micro-batch 2 --lr 5e-3 --weight-decay 0.1 > '{}'",
-                                   (kSource / "tests/interop/fsdp2_reference.py").string(), (folder / "model").string(), tokens.string(),
-                                   (folder / "stock").string(), c.ranks, (folder / "stock.log").string())),
+  ASSERT_EQ(run_python(fmt::format("'{}' --model '{}' --tokens '{}' --out '{}' --ranks {} --steps 10 --seq-len 32 --micro-batch 2 "
+                                   "--lr 5e-3 --weight-decay 0.1 --compute {} > '{}'",
+                                   (kSource / "tests/interop/fsdp2_reference.py").string(), (folder / "model").string(),
+                                   tokens.string(), (folder / "stock").string(), c.ranks,
+                                   dtype_name(plan.workload.precision.compute), (folder / "stock.log").string())),
             0)
       << text_of_file(folder / "stock.log");
   ASSERT_EQ(train(plan, tokens, folder.path()), 0);
@@ -71,10 +77,12 @@ TEST_P(StockFsdp2, EverySavedParameterHasItsBits) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, StockFsdp2,
-                         testing::Values(Case{"llama_fp32", 1}, Case{"llama_fp32", 2}, Case{"llama_tied_odd_vocab", 2}, Case{"qwen2_accum", 2},
-                                         Case{"qwen3_headdim", 2}, Case{"mistral_window", 2}, Case{"llama_fp32", 2, true}),
+                         testing::Values(Case{"llama_fp32", 1}, Case{"llama_fp32", 2}, Case{"llama_tied_odd_vocab", 2},
+                                         Case{"qwen2_accum", 2}, Case{"qwen3_headdim", 2}, Case{"mistral_window", 2},
+                                         Case{"llama_fp32", 2, true}, Case{"llama_bf16", 2}),
                          [](const auto& info) {
-                           return fmt::format("{}_{}_ranks{}", info.param.name, info.param.ranks, info.param.recompute ? "_recomputed" : "");
+                           return fmt::format("{}_{}_ranks{}", info.param.name, info.param.ranks,
+                                              info.param.recompute ? "_recomputed" : "");
                          });
 
 }  // namespace

@@ -1,7 +1,9 @@
 // The optimizer's rules against their closed forms, and AdamW on stretches against the textbook formula.
 #include "executor/optimizer.h"
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/from_blob.h>
+#include <ATen/ops/zeros.h>
 #include <c10/core/InferenceMode.h>
 #include <gtest/gtest.h>
 
@@ -96,6 +98,29 @@ TEST(AdamW, DecaysWhereTheRunsSayAndFollowsTheFormula) {
     EXPECT_NEAR(p[i], kept - lr * g[i] / (std::abs(g[i]) + 1e-8), 1e-6) << i;
     EXPECT_FLOAT_EQ(m[i], 0.1F * g[i]);
     EXPECT_NEAR(v[i], 0.01 * g[i] * g[i], 1e-8);
+  }
+}
+
+// Where dtypes differ, the step is the fp32 step on what is stored, rounded once where it is stored narrow.
+TEST(AdamW, StepsInFp32WhereMomentsAreStoredNarrow) {
+  const c10::InferenceMode no_autograd;
+  const OptimizerSpec spec{.beta1 = 0.9, .beta2 = 0.99, .eps = 1e-8, .weight_decay = 0.1};
+  const std::vector<DecayRun> runs{{0, 2, true}, {2, 2, false}};
+  float step = 1;
+  const at::Tensor counter = at::from_blob(&step, {1}, at::kFloat);
+  std::vector<float> values{1, -2, 3, 4}, slopes{0.5F, 0.25F, -1, 2};
+  for (const auto& [weights, moments] : {std::pair{at::kFloat, at::kBFloat16}, std::pair{at::kBFloat16, at::kFloat}}) {
+    const auto group_of = [&](at::ScalarType w, at::ScalarType m) {
+      const auto flat = [](const at::Tensor& t) { return FlatBuffer{t, true}; };
+      const auto copy = [&](std::vector<float>& from) { return at::from_blob(from.data(), {4}, at::kFloat).to(w, false, true); };
+      return GroupState{.sharded_param = flat(copy(values)), .sharded_grad = flat(copy(slopes)), .exp_avg = flat(at::zeros({4}, m)), .exp_avg_sq = flat(at::zeros({4}, m))};
+    };
+    GroupState mixed = group_of(weights, moments), wide = group_of(at::kFloat, at::kFloat);
+    adamw_step(mixed, counter, runs, spec, 0.25);
+    adamw_step(wide, counter, runs, spec, 0.25);
+    EXPECT_TRUE(at::equal(mixed.sharded_param.flat, wide.sharded_param.flat.to(weights)));
+    EXPECT_TRUE(at::equal(mixed.exp_avg.flat, wide.exp_avg.flat.to(moments)));
+    EXPECT_TRUE(at::equal(mixed.exp_avg_sq.flat, wide.exp_avg_sq.flat.to(moments)));
   }
 }
 

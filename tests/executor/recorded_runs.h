@@ -17,8 +17,8 @@ namespace shardplan {
 // Start weights of the recorded runs for the plan's model, in folder/model.
 void write_start_model(const Plan& plan, const std::filesystem::path& folder);
 
-// Trains folder/model (written if it is not there) into folder/run and returns the exit code: 0 also says that prediction and measurement
-// agreed to the byte.
+// Trains folder/model (written if it is not there) into folder/run and returns the exit code: 0 also says that prediction and
+// measurement agreed to the byte.
 [[nodiscard]] int train(const Plan& plan, const std::filesystem::path& data, const std::filesystem::path& folder);
 
 }  // namespace shardplan

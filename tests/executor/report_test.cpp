@@ -52,7 +52,8 @@ TEST(Report, NamesTheFirstTaskThatDiffersByASingleByte) {
   EXPECT_EQ(difference["what"], "peak");
   EXPECT_EQ(difference["predicted_bytes"], 640);
   EXPECT_EQ(difference["measured_bytes"], 641);
-  EXPECT_NE(text_from_report(report).find("differs first at 'forward of embed' (peak): 640 predicted, 641 measured"), std::string::npos);
+  EXPECT_NE(text_from_report(report).find("differs first at 'forward of embed' (peak): 640 predicted, 641 measured"),
+            std::string::npos);
 }
 
 }  // namespace

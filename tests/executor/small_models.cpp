@@ -16,7 +16,8 @@ nlohmann::ordered_json config_of(const SmallModel& m) {
                                    {"hidden_act", "silu"},
                                    {"tie_word_embeddings", m.tied}};
   if (m.head_dim > 0) config["head_dim"] = m.head_dim;
-  if (m.type == "mistral") config["sliding_window"] = m.window > 0 ? nlohmann::ordered_json(m.window) : nlohmann::ordered_json(nullptr);
+  if (m.type == "mistral")
+    config["sliding_window"] = m.window > 0 ? nlohmann::ordered_json(m.window) : nlohmann::ordered_json(nullptr);
   return config;
 }
 

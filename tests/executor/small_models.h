@@ -11,14 +11,14 @@
 namespace shardplan {
 
 struct SmallModel {
-  std::string type = "llama";       // model_type
+  std::string type = "llama";  // model_type
   std::int64_t layers = 2;
   std::int64_t hidden = 48;
   std::int64_t mlp = 104;
   std::int64_t heads = 4, kv_heads = 2;
-  std::int64_t head_dim = 0;        // 0: hidden / heads
+  std::int64_t head_dim = 0;  // 0: hidden / heads
   std::int64_t vocab = 131;
-  std::int64_t window = 0;          // mistral: sliding window, 0 none
+  std::int64_t window = 0;  // mistral: sliding window, 0 none
   bool tied = false;
 };
 

@@ -38,7 +38,8 @@ std::vector<UnitPlan> units_of(const Segments& segments, const PlanChoice& choic
     if (segments.all[s].parameters.empty()) continue;
     const std::string name = unit_name_of(segments.all[s], choice);
     auto unit = std::find_if(units.begin(), units.end(), [&](const UnitPlan& u) { return u.name == name; });
-    if (unit == units.end()) unit = units.insert(units.end(), {.name = name, .segments = {}, .reshard_after_forward = choice.reshard});
+    if (unit == units.end())
+      unit = units.insert(units.end(), {.name = name, .segments = {}, .reshard_after_forward = choice.reshard});
     unit->segments.emplace_back(static_cast<std::int64_t>(s));
   }
   return units;
@@ -127,7 +128,8 @@ SeededStep::SeededStep(const PlanChoice& choice, std::int32_t data_rank, std::in
   std::int64_t num_targets = 0;  // all data ranks have the same pattern of missing ones
   for (std::size_t i = 0; i < count; ++i) {
     const auto word = [&](std::uint64_t what) {
-      return static_cast<std::int64_t>(seeded(static_cast<std::uint64_t>(step * 64 + data_rank) * 2 + what, i) * static_cast<double>(choice.model.vocab));
+      return static_cast<std::int64_t>(seeded(static_cast<std::uint64_t>(step * 64 + data_rank) * 2 + what, i) *
+                                       static_cast<double>(choice.model.vocab));
     };
     ids[i] = word(0);
     targets[i] = i % 9 == 8 ? -100 : word(1);

@@ -34,7 +34,8 @@ struct PlanChoice {
 
 [[nodiscard]] Plan plan_of(const PlanChoice& choice);
 
-// Fills stretches with values that depend on parameter and element alone, without allocating tensors; saving keeps what it is shown.
+// Fills stretches with values that depend on parameter and element alone, without allocating tensors; saving keeps what it is
+// shown.
 class SeededFiles final : public UnitFiles {
  public:
   SeededFiles(const Lowered& lowered, std::int32_t shard_index);

@@ -1,5 +1,6 @@
-// Whole runs follow stock PyTorch FSDP2's: losses and gradient norms of 16 steps, sums over the saved tensors, within the tolerances that
-// equivalent runs of PyTorch keep among themselves (data/trajectories.json says how they were made). The same run twice gives the same bits.
+// Whole runs follow stock PyTorch FSDP2's: losses and gradient norms of 16 steps, sums over the saved tensors, within the
+// tolerances that equivalent runs of PyTorch keep among themselves (data/trajectories.json says how they were made). The same run
+// twice gives the same bits.
 #include <c10/util/Logging.h>  // before core/error.h, whose CHECK replaces the one here
 
 #include <fmt/format.h>
@@ -27,7 +28,8 @@ std::vector<Json> steps_of(const std::filesystem::path& folder) {
 }
 
 void expect_near(double made, double expected, double tolerance, const std::string& what) {
-  EXPECT_LE(std::abs(made - expected) / std::max(0.01, std::abs(expected)), tolerance) << what << ": " << made << ", expected " << expected;
+  EXPECT_LE(std::abs(made - expected) / std::max(0.01, std::abs(expected)), tolerance)
+      << what << ": " << made << ", expected " << expected;
 }
 
 struct Sums {
@@ -60,7 +62,8 @@ TEST_P(Trajectories, FollowStockFsdp2) {
   for (std::size_t t = 0; t < steps.size(); ++t) {
     const std::string step = fmt::format("step {}", t + 1);
     expect_near(steps[t]["loss"], c["loss"][t], tolerance[t == 0 ? "step1_loss" : "loss"], step + " loss");
-    expect_near(steps[t]["grad_norm"], c["grad_norm"][t], tolerance[t == 0 ? "step1_grad_norm" : "grad_norm"], step + " gradient norm");
+    expect_near(steps[t]["grad_norm"], c["grad_norm"][t], tolerance[t == 0 ? "step1_grad_norm" : "grad_norm"],
+                step + " gradient norm");
   }
   const StoredModel final_model(folder / "run/final");
   for (const auto& [name, expected] : c["checksums"].items()) {
@@ -72,8 +75,8 @@ TEST_P(Trajectories, FollowStockFsdp2) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Cases, Trajectories,
-                         testing::Values("llama_fp32", "llama_fp32_w4", "llama_tied_odd_vocab", "llama_bf16", "llama_recompute", "llama_hsdp",
-                                         "llama_head_only", "qwen2_accum", "qwen3_headdim", "mistral_window"),
+                         testing::Values("llama_fp32", "llama_fp32_w4", "llama_tied_odd_vocab", "llama_bf16", "llama_recompute",
+                                         "llama_hsdp", "llama_head_only", "qwen2_accum", "qwen3_headdim", "mistral_window"),
                          [](const auto& info) { return info.param; });
 
 TEST(SameRunTwice, GivesTheSameBits) {
