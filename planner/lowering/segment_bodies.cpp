@@ -167,8 +167,11 @@ class SegmentBodies::Compiler {
     const Op& op = graph_.op(placed.op);
     if (op.kind != OpKind::AccumulateGrad) return owner_.costs_[placed.op.at()].scratch_bytes;
     const Value& g = graph_.value(op.inputs[0]);
-    const bool casts = placed.grad == GradWrite::Add && g.dtype != owner_.options_.reduce && graph_.kernels.device == DeviceKind::Cpu;
-    return casts ? g.sizes.numel() * element_bytes(owner_.options_.reduce) : 0;
+    const DType reduce = owner_.options_.reduce;
+    if (placed.grad != GradWrite::Add || g.dtype == reduce || graph_.kernels.device != DeviceKind::Cpu) return 0;
+    // The CPU kernel adds in fp32: it casts what comes, and where the sum is narrower, reads it and writes it through copies of its own.
+    const std::int64_t copies = (g.dtype == DType::F32 ? 0 : 1) + (reduce == DType::F32 ? 0 : 2);
+    return g.sizes.numel() * copies * element_bytes(DType::F32);
   }
 
   template <class Dies>

@@ -23,6 +23,9 @@ struct ParameterSlot {
   bool operator==(const ParameterSlot&) const = default;
 };
 
+// The fused optimizer takes one dtype. Where weights and moments differ, it works on fp32 copies of so many elements at most.
+inline constexpr std::int64_t kWidenedPieceNumel = std::int64_t{1} << 22;
+
 struct FlatGroup {
   bool trainable = true;
   std::vector<ParameterSlot> slots;

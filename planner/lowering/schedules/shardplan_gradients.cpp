@@ -1,4 +1,6 @@
 // From full gradients to the step: reductions, norm, clipping, optimizer.
+#include <algorithm>
+
 #include "planner/lowering/schedules/shardplan.h"
 #include "planner/lowering/schedules/unit_work.h"
 
@@ -114,12 +116,18 @@ void ShardplanSchedule::emit_gradient_norm() {
   for (std::int32_t u = 0; u < num_units(); ++u) {
     const FlatGroup* group = trainable_group(UnitId(u));
     if (group == nullptr) continue;
+    // The CPU kernel sums in fp32, over a copy where gradients are stored in 16 bits.
+    const bool copies = input_->device == DeviceKind::Cpu && input_->precision.stored != DType::F32;
+    const BufferKey copy = unit_buffer(BufferUse::Scratch, UnitId(u), 0);
+    const std::int64_t copy_bytes = group->stretch_numel * element_bytes(DType::F32);
+    if (copies) sink_->allocate(copy, copy_bytes, MemoryCategory::Temp);
     sink_->allocate(group_norm, kGroupNormBytes, MemoryCategory::Temp);
     sink_->kernel({.compute = ComputeClass::Reduction,
                    .dtype = input_->precision.stored,
                    .flops = 2 * group->stretch_numel,
                    .read_bytes = stored_bytes(*group),
                    .written_bytes = kGroupNormBytes});
+    if (copies) sink_->release(copy, copy_bytes);
     sink_->release(group_norm, kGroupNormBytes);
   }
   if (input_->mesh.shard > 1) sink_->collective({.kind = CollectiveKind::AllReduce, .axis = kShardAxis, .bytes = kNormBytes});
@@ -147,8 +155,19 @@ void ShardplanSchedule::emit_optimizer(UnitId unit, bool is_first, bool first_un
     sink_->allocate(unit_buffer(BufferUse::ExpAvgSq, unit, 0), state_bytes, MemoryCategory::OptState);
     if (first_unit) sink_->allocate({.use = BufferUse::StepCounter}, kStepCounterBytes, MemoryCategory::OptState);
   }
+  const Precision& precision = input_->precision;
+  const BufferKey widened = unit_buffer(BufferUse::Scratch, unit, 0);
+  const std::int64_t copies = (precision.stored == DType::F32 ? 0 : 2) + (precision.state == DType::F32 ? 0 : 2);
+  const std::int64_t widened_bytes = precision.stored == precision.state ? 0 : copies * std::min(group.stretch_numel, kWidenedPieceNumel) * element_bytes(DType::F32);
+  if (widened_bytes > 0) {
+    sink_->allocate(widened, widened_bytes, MemoryCategory::Temp);
+    // Into the copies, and out of all but the gradient's.
+    const std::int64_t narrow_bytes = (precision.stored == DType::F32 ? 0 : 2 * param_bytes) + (precision.state == DType::F32 ? 0 : 2 * state_bytes);
+    sink_->kernel(copy_work(DType::F32, 2 * narrow_bytes, 4 * narrow_bytes));
+  }
   // Reads gradient, parameter, both moments; writes the last three. About a dozen operations an element.
   sink_->kernel(pointwise_work(DType::F32, 12 * group.stretch_numel, 2 * param_bytes + 2 * state_bytes, param_bytes + 2 * state_bytes));
+  if (widened_bytes > 0) sink_->release(widened, widened_bytes);
   sink_->end();
 }
 
