@@ -3,6 +3,9 @@
 #include <fmt/format.h>
 #include <CLI/CLI.hpp>
 
+#include <charconv>
+#include <cmath>
+
 #include "core/error.h"
 #include "core/units.h"
 
@@ -19,6 +22,19 @@ struct Overrides {
   bool packs = false;
 };
 
+// Numbers that the optimizer can work with: CLI's own ranges let NaN through.
+CLI::Validator number_below(double least, double limit, const char* wanted) {
+  return CLI::Validator(
+      [least, limit, wanted](const std::string& text) {
+        double number = 0;
+        const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
+        const bool is_good = problem == std::errc{} && end == text.data() + text.size() && number >= least && number < limit;
+        return is_good ? std::string{} : fmt::format("expected {}, found '{}'", wanted, text);
+      },
+      "");
+}
+CLI::Validator from_zero() { return number_below(0, INFINITY, "a number of at least 0"); }
+
 void add_run_flags(CLI::App& app, std::string& plan_file, RunRequest& run, Overrides& o, int& timeout_seconds) {
   app.add_option("plan", plan_file, "plan file, as `plan -o` writes it")->type_name("PLAN.json");
   app.add_option("--model", run.model_directory, "directory with config.json and safetensors weights")->type_name("DIR");
@@ -27,16 +43,16 @@ void add_run_flags(CLI::App& app, std::string& plan_file, RunRequest& run, Overr
   app.add_option("--out", run.out, "run folder")->type_name("DIR");
   app.add_option("--steps", o.steps, "optimizer steps (default: the plan's)");
   app.add_option("--device", o.device, "must be the plan's")->check(CLI::IsMember({"cpu", "cuda"}));
-  app.add_option("--threads", o.threads, "CPU threads of a rank (default: the plan's)")->check(CLI::PositiveNumber);
-  app.add_option("--lr", o.lr, "learning rate");
-  app.add_option("--betas", o.betas, "AdamW's betas")->expected(2);
-  app.add_option("--eps", o.eps, "AdamW's eps");
-  app.add_option("--weight-decay", o.weight_decay, "AdamW's weight decay");
+  app.add_option("--threads", o.threads, "CPU threads of a rank (default: the plan's)")->check(CLI::Range(1, kMostThreads));
+  app.add_option("--lr", o.lr, "learning rate")->check(from_zero());
+  app.add_option("--betas", o.betas, "AdamW's betas")->expected(2)->check(number_below(0, 1, "a number from 0 to below 1"));
+  app.add_option("--eps", o.eps, "AdamW's eps")->check(from_zero());
+  app.add_option("--weight-decay", o.weight_decay, "AdamW's weight decay")->check(from_zero());
   app.add_option("--decay", o.decay, "which parameters decay")->check(CLI::IsMember({"all", "matrices"}));
   app.add_option("--warmup", o.warmup, "warm-up steps")->check(CLI::NonNegativeNumber);
   app.add_option("--schedule", o.schedule, "learning rate after warm-up")->check(CLI::IsMember({"constant", "linear", "cosine"}));
-  app.add_option("--clip-norm", o.clip_norm, "clip gradients to this norm; 0: do not")->check(CLI::NonNegativeNumber);
-  app.add_option("--shuffle", o.shuffle, "seed of the sample order");
+  app.add_option("--clip-norm", o.clip_norm, "clip gradients to this norm; 0: do not")->check(from_zero());
+  app.add_option("--shuffle", o.shuffle, "seed of the sample order")->check(CLI::NonNegativeNumber);
   app.add_flag("--pack", o.packs, "lay rows end to end instead of padding them");
   app.add_option("--max-shard-size", o.max_file_size, "split final/ into files of this size (default 5GB)")->type_name("SIZE");
   app.add_option("--log-every", run.log_every, "steps between printed lines")->capture_default_str()->check(CLI::PositiveNumber);
