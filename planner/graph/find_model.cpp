@@ -5,6 +5,7 @@
 #include <cstdlib>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "core/error.h"
 #include "core/json_reader.h"
@@ -89,23 +90,39 @@ std::string published_as(const fs::path& file) {
   return name != config.end() && name->is_string() ? letters_and_digits(name->get<std::string>()) : std::string();
 }
 
+// Insertions, removals and exchanges of letters that turn one word into the other.
+std::size_t edit_distance(std::string_view a, std::string_view b) {
+  std::vector<std::size_t> row(b.size() + 1);
+  for (std::size_t j = 0; j < row.size(); ++j) row[j] = j;
+  for (std::size_t i = 0; i < a.size(); ++i) {
+    std::size_t diagonal = row[0];
+    row[0] = i + 1;
+    for (std::size_t j = 0; j < b.size(); ++j) {
+      const std::size_t exchanged = diagonal + (a[i] == b[j] ? 0 : 1);
+      diagonal = row[j + 1];
+      row[j + 1] = std::min({exchanged, row[j] + 1, row[j + 1] + 1});
+    }
+  }
+  return row.back();
+}
+
+// By the share of letters that differ; the number of them alone would prefer short names over the right family.
 std::vector<std::string> nearest_aliases(const std::string& model, const std::vector<std::string>& aliases) {
-  std::vector<std::string> result, words;
-  for (const std::string& alias : aliases) words.push_back(letters_and_digits(alias));
   const std::size_t slash = model.rfind('/');
   const std::string word = letters_and_digits(slash == std::string::npos ? model : model.substr(slash + 1));
-  // Those that share the longest beginning first; edit distance would prefer short names over the right family.
-  std::vector<std::size_t> order(aliases.size());
-  for (std::size_t i = 0; i < order.size(); ++i) order[i] = i;
-  const auto shared = [&](std::size_t i) {
-    std::size_t n = 0;
-    while (n < word.size() && n < words[i].size() && word[n] == words[i][n]) ++n;
-    return n;
+  struct Near {
+    double share = 0;
+    std::string alias;
   };
-  std::stable_sort(order.begin(), order.end(), [&](std::size_t a, std::size_t b) { return shared(a) > shared(b); });
-  for (const std::size_t i : order) {
-    if (result.size() < 3) result.push_back(aliases[i]);
+  std::vector<Near> all;
+  for (const std::string& alias : aliases) {
+    const std::string other = letters_and_digits(alias);
+    const std::size_t longer = std::max({word.size(), other.size(), std::size_t{1}});
+    all.push_back({static_cast<double>(edit_distance(word, other)) / static_cast<double>(longer), alias});
   }
+  std::stable_sort(all.begin(), all.end(), [](const Near& a, const Near& b) { return a.share < b.share; });
+  std::vector<std::string> result;
+  for (std::size_t i = 0; i < std::min<std::size_t>(all.size(), 3); ++i) result.push_back(all[i].alias);
   return result;
 }
 
