@@ -28,7 +28,7 @@ Answer make_answer(const PlanRequest& request, const AnswerOptions& options) {
   answer.search = found.facts;
   if (found.best) {
     answer.best = evaluator.full(found.best->choice);
-    answer.warnings = warnings_of(*answer.best, evaluator.lowered(answer.best->plan));
+    answer.warnings = warnings_of(*answer.best, evaluator.layouts(found.best->choice));
     answer.explanation = explain(*found.best, evaluator);
     answer.alternatives = alternatives(*found.best, evaluator, options.num_alternatives);
     return answer;

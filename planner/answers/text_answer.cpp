@@ -185,7 +185,17 @@ std::string next_steps(const TextOptions& options) {
   return fmt::format("next: execute {0} --model DIR --data FILE --out RUN\n      plan simulate {0}\n", options.plan_file);
 }
 
-std::string infeasible_text(const Answer& answer, const Painter& paint) {
+// A flag that the command has already is exchanged, not given twice.
+std::string next_change(const std::string& change, const std::map<std::string, std::string>& given) {
+  if (change.starts_with("without")) return fmt::format("next: the same command but {}\n", change);
+  std::string text = fmt::format("next: the same command with {}", change), replaced;
+  for (const auto& [flag, value] : given) {
+    if (fmt::format(" {} ", change).find(fmt::format(" {} ", flag)) != std::string::npos) replaced += fmt::format(" {} {}", flag, value);
+  }
+  return text + (replaced.empty() ? "" : " in place of" + replaced) + "\n";
+}
+
+std::string infeasible_text(const Answer& answer, const TextOptions& options, const Painter& paint) {
   const Infeasible& i = *answer.infeasible;
   const Forecast& f = i.closest.forecast;
   const AmountUnit unit = amount_unit(std::max(f.capacity_bytes, f.device_bytes));
@@ -201,7 +211,7 @@ std::string infeasible_text(const Answer& answer, const Painter& paint) {
   for (const Remedy& remedy : i.remedies) {
     text += table_row(remedy.change, remedy.planned, unit);
   }
-  return text + fmt::format("\nnext: the same command {} {}\n", i.remedies.front().change.starts_with("without") ? "but" : "with", i.remedies.front().change);
+  return text + "\n" + next_change(i.remedies.front().change, options.given);
 }
 
 }  // namespace
@@ -254,7 +264,7 @@ std::string breakdown_text(const CategoryBytes& bytes, int indent) {
   return text;
 }
 
-std::vector<std::string> warnings_of(const PlannedChoice& planned, const Lowered& lowered) {
+std::vector<std::string> warnings_of(const PlannedChoice& planned, const std::vector<UnitLayout>& units) {
   std::vector<std::string> warnings;
   std::int64_t all = 0;
   const auto numel_of = [](const UnitLayout& unit) {
@@ -262,8 +272,8 @@ std::vector<std::string> warnings_of(const PlannedChoice& planned, const Lowered
     for (const FlatGroup& group : unit.groups) numel += group.numel;
     return numel;
   };
-  for (const UnitLayout& unit : lowered.units) all += numel_of(unit);
-  for (const UnitLayout& unit : lowered.units) {
+  for (const UnitLayout& unit : units) all += numel_of(unit);
+  for (const UnitLayout& unit : units) {
     const double share = static_cast<double>(numel_of(unit)) / static_cast<double>(all);
     if (share > 0.3 && planned.plan.mesh.shard > 1) {
       warnings.push_back(fmt::format("unit {} holds {:.0f} % of the parameters: they are gathered together, so sharding saves little of it while it is in use",
@@ -276,7 +286,7 @@ std::vector<std::string> warnings_of(const PlannedChoice& planned, const Lowered
 std::string text_from_answer(const Answer& answer, const TextOptions& options) {
   const Painter paint{options.colour};
   std::string text = header(answer, paint) + "\n";
-  if (!answer.best) return text + infeasible_text(answer, paint);
+  if (!answer.best) return text + infeasible_text(answer, options, paint);
   const Forecast& f = answer.best->forecast;
   text += headline(answer) + "\n";
   text += paint(fmt::format("  at the peak, {}", amount_unit(f.by_category.total()).name), "1") + "\n" + breakdown_text(f.by_category, 4) + "\n";

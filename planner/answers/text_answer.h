@@ -4,6 +4,7 @@
 // printed. Colour only when asked for.
 #pragma once
 
+#include <map>
 #include <string>
 
 #include "planner/answers/answer.h"
@@ -14,6 +15,7 @@ struct TextOptions {
   bool colour = false;
   bool explain = false;         // the figures of every word that was not chosen
   std::string plan_file;        // "" when no plan was written
+  std::map<std::string, std::string> given;  // values of the flags of the command: "--gpus" -> "4"
 };
 
 [[nodiscard]] std::string text_from_answer(const Answer& answer, const TextOptions& options);
@@ -25,6 +27,6 @@ struct TextOptions {
 [[nodiscard]] std::string phase_text(Phase phase);
 
 // What a person should know before trusting the plan: units that hold much of the model, ... One sentence each.
-[[nodiscard]] std::vector<std::string> warnings_of(const PlannedChoice& planned, const Lowered& lowered);
+[[nodiscard]] std::vector<std::string> warnings_of(const PlannedChoice& planned, const std::vector<UnitLayout>& units);
 
 }  // namespace shardplan

@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 
@@ -9,6 +10,7 @@
 #include "core/json_reader.h"
 #include "core/local_hardware.h"
 #include "core/units.h"
+#include "planner/search/evaluate.h"
 #include "planner/search/knob_space.h"
 
 namespace shardplan {
@@ -238,6 +240,31 @@ HardwareSpec hardware_from_flags(const CommandLine& line, const std::filesystem:
   return hardware_by_id(configs / "hardware", named);
 }
 
+namespace {
+
+// keep:OP of an op that no layer runs would be recompute full under another name.
+void check_kept_ops(const CommandLine& line, const PlanRequest& request) {
+  if (!request.knobs.recompute || request.knobs.recompute->keep.empty()) return;
+  const Evaluator evaluator(request);
+  const OpGraph& graph = evaluator.graph();
+  std::vector<std::string> names;
+  for (std::int64_t i = 0; i < graph.num_forward_ops; ++i) {
+    const Op& op = graph.op(OpId(i));
+    if (is_keepable(op.kind) && evaluator.segments().all[op.segment.at()].layer >= 0) names.emplace_back(op_kind_name(op.kind));
+  }
+  std::sort(names.begin(), names.end());
+  names.erase(std::unique(names.begin(), names.end()), names.end());
+  for (const OpKind kind : request.knobs.recompute->keep) {
+    const std::string name(op_kind_name(kind));
+    if (std::binary_search(names.begin(), names.end(), name)) continue;
+    const std::string near = nearest(name, names);
+    if (!near.empty()) std::stable_partition(names.begin(), names.end(), [&](const std::string& other) { return other == near; });
+    refuse(line, "recompute", fmt::format("no layer of {} has the op {}", request.model.name, name), fmt::format("keep:OP+OP with {}", fmt::join(names, ", ")));
+  }
+}
+
+}  // namespace
+
 PlanRequest request_from_flags(const CommandLine& line, const std::filesystem::path& configs) {
   PlanRequest request;
   if (line.positionals.size() > 1) {
@@ -264,6 +291,7 @@ PlanRequest request_from_flags(const CommandLine& line, const std::filesystem::p
   }
   request.knobs = knobs_from(line);
   check_together(line, request);
+  check_kept_ops(line, request);
   return request;
 }
 

@@ -2,7 +2,10 @@
 #include <spdlog/spdlog.h>
 
 #include <chrono>
+#include <map>
 #include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
 
 #include "core/write_file.h"
 #include "planner/answers/json_answer.h"
@@ -34,9 +37,14 @@ ExitCode run_plan(const CommandLine& given, const Surroundings& around) {
     // Wall time would make two equal requests differ: it is given with --verbose only.
     print_result(json_from_answer(answer, line.has("verbose") ? std::optional(seconds) : std::nullopt).dump(2) + "\n");
   } else {
+    std::map<std::string, std::string> flags;
+    for (const auto& [flag, value] : line.given) {
+      if (!value.from_file && !value.values.empty()) flags["--" + flag] = value.values.back();
+    }
     print_result(text_from_answer(answer, {.colour = around.colour,
                                            .explain = line.has("explain") || line.verb == Verb::Explain,
-                                           .plan_file = answer.best && output ? *output : ""}));
+                                           .plan_file = answer.best && output ? *output : "",
+                                           .given = std::move(flags)}));
   }
   return answer.best ? ExitCode::Ok : ExitCode::NothingFits;
 }

@@ -38,6 +38,26 @@ void require_buildable(const Plan& plan) {
     throw ConfigError(fmt::format("{} micro-steps make no step", plan.grad_accum), "plan#/grad_accum", "give 1 or more");
 }
 
+Lowered lower_with(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments, SegmentBodies& bodies, Labels labels) {
+  require_buildable(plan);
+  require_lawful_spans(plan, segments);
+  Lowered lowered;
+  lowered.graph = std::move(graph);
+  lowered.segments = segments;
+  lowered.units = unit_layouts(*lowered.graph, lowered.segments, plan);
+  lowered.places = parameter_places(*lowered.graph, lowered.units);
+
+  ShardplanSchedule schedule(bodies);
+  const ScheduleInput input = schedule_input(plan, lowered.units, lowered.places);
+  const ProgramNames names{.graph = *lowered.graph, .segments = lowered.segments, .units = lowered.units};
+  for (const Phase phase : {Phase::Load, Phase::Step1, Phase::Step2, Phase::Eval, Phase::Save}) {
+    ProgramBuilder builder(phase, names, bodies, plan.mesh, labels);
+    schedule.emit(input, phase, builder);
+    lowered.phases.push_back(builder.finish());
+  }
+  return lowered;
+}
+
 }  // namespace
 
 Lowered lower(const Plan& plan) {
@@ -47,24 +67,13 @@ Lowered lower(const Plan& plan) {
 }
 
 Lowered lower(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments) {
-  require_buildable(plan);
-  require_lawful_spans(plan, segments);
-  Lowered lowered;
-  lowered.graph = std::move(graph);
-  lowered.segments = segments;
-  lowered.units = unit_layouts(*lowered.graph, lowered.segments, plan);
-  lowered.places = parameter_places(*lowered.graph, lowered.units);
+  SegmentBodies bodies(*graph, segments, {.reduce = plan.workload.precision.reduce});
+  return lower_with(plan, std::move(graph), segments, bodies, Labels::All);
+}
 
-  SegmentBodies bodies(*lowered.graph, lowered.segments, {.reduce = plan.workload.precision.reduce});
-  ShardplanSchedule schedule(bodies);
-  const ScheduleInput input = schedule_input(plan, lowered.units, lowered.places);
-  const ProgramNames names{.graph = *lowered.graph, .segments = lowered.segments, .units = lowered.units};
-  for (const Phase phase : {Phase::Load, Phase::Step1, Phase::Step2, Phase::Eval, Phase::Save}) {
-    ProgramBuilder builder(phase, names, bodies, plan.mesh, true);
-    schedule.emit(input, phase, builder);
-    lowered.phases.push_back(builder.finish());
-  }
-  return lowered;
+Lowered lower_for_forecast(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments, SegmentBodies& bodies) {
+  CHECK(&bodies.graph() == graph.get() && bodies.options().reduce == plan.workload.precision.reduce, "bodies serve plans of their graph");
+  return lower_with(plan, std::move(graph), segments, bodies, Labels::Tasks);
 }
 
 }  // namespace shardplan

@@ -92,4 +92,8 @@ struct Lowered {
 [[nodiscard]] Lowered lower(const Plan& plan);
 [[nodiscard]] Lowered lower(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments);
 
+// For a forecast: buffers have no labels, and the bodies, made of this graph for the plan's reduce dtype, may have served other plans.
+class SegmentBodies;
+[[nodiscard]] Lowered lower_for_forecast(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments, SegmentBodies& bodies);
+
 }  // namespace shardplan

@@ -67,8 +67,8 @@ std::string_view verb(TaskKind kind) {
 
 }  // namespace
 
-ProgramBuilder::ProgramBuilder(Phase phase, const ProgramNames& names, const SegmentBodies& bodies, const MeshDegrees& mesh, bool with_labels)
-    : names_(names), bodies_(bodies), with_labels_(with_labels), storages_(names.graph.storages.size() * 2) {
+ProgramBuilder::ProgramBuilder(Phase phase, const ProgramNames& names, const SegmentBodies& bodies, const MeshDegrees& mesh, Labels labels)
+    : names_(names), bodies_(bodies), labels_(labels), storages_(names.graph.storages.size() * 2) {
   StepProgram& program = result_.program;
   program.phase = phase;
   program.role = "every rank";
@@ -88,7 +88,7 @@ BufferId ProgramBuilder::create(const BufferKey& key, std::int64_t bytes, Memory
   StepProgram& program = result_.program;
   const BufferId id(static_cast<std::int64_t>(program.buffers.size()));
   Buffer buffer{.bytes = bytes, .category = category, .pool = program.tasks.empty() ? kComputeStream : program.tasks.back().stream};
-  if (with_labels_) buffer.label = buffer_label(key);
+  if (labels_ == Labels::All) buffer.label = buffer_label(key);
   program.buffers.push_back(std::move(buffer));
   result_.roles.push_back({.use = key.use, .unit = key.unit, .group = key.group, .storage = key.storage});
   place_of(key) = id;
@@ -113,7 +113,7 @@ void ProgramBuilder::resident(const BufferKey& key, std::int64_t bytes, MemoryCa
   result_.program.resident.push_back(create(key, bytes, category));
 }
 
-TaskId ProgramBuilder::begin(const TaskHead& head) { return begin(head, with_labels_ ? task_label(head) : std::string{}); }
+TaskId ProgramBuilder::begin(const TaskHead& head) { return begin(head, labels_ != Labels::None ? task_label(head) : std::string{}); }
 
 TaskId ProgramBuilder::begin(const TaskHead& head, std::string label) {
   StepProgram& program = result_.program;

@@ -5,6 +5,7 @@
 // Errors: CHECK when a schedule frees what is not alive.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -18,10 +19,16 @@ struct ProgramNames {
   const std::vector<UnitLayout>& units;
 };
 
+enum class Labels : std::uint8_t {
+  None,
+  Tasks,  // buffers have none
+  All,
+};
+
 class ProgramBuilder final : public TaskSink {
  public:
-  // `mesh`: shard and replicate degree. Without `with_labels` all labels are empty.
-  ProgramBuilder(Phase phase, const ProgramNames& names, const SegmentBodies& bodies, const MeshDegrees& mesh, bool with_labels);
+  // `mesh`: shard and replicate degree.
+  ProgramBuilder(Phase phase, const ProgramNames& names, const SegmentBodies& bodies, const MeshDegrees& mesh, Labels labels);
 
   void resident(const BufferKey& key, std::int64_t bytes, MemoryCategory category) override;
   TaskId begin(const TaskHead& head) override;
@@ -56,7 +63,7 @@ class ProgramBuilder final : public TaskSink {
 
   ProgramNames names_;
   const SegmentBodies& bodies_;
-  bool with_labels_;
+  Labels labels_;
   LoweredProgram result_;
   std::vector<BufferId> storages_;          // alive, by StorageId * 2 + instance
   struct Alive {

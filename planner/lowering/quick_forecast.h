@@ -40,6 +40,7 @@ class QuickForecast {
   [[nodiscard]] QuickFigures figures(const ScheduleInput& input, Phase phase);
   // The whole phase to another sink; bodies carry their time.
   void emit(const ScheduleInput& input, Phase phase, TaskSink& sink) { schedule_.emit(input, phase, sink); }
+  [[nodiscard]] SegmentBodies& bodies() { return bodies_; }
 
  private:
   SegmentBodies bodies_;

@@ -85,7 +85,7 @@ Evaluator::Batch& Evaluator::batch_of(std::int64_t micro_batch) {
   plan.micro_batch = micro_batch;
   Batch batch;
   batch.shared.graph = std::make_shared<const OpGraph>(build_graph(graph_request_of(plan)));
-  batch.shared.segments = segments_of(*batch.shared.graph);
+  batch.shared.segments = compiled_->batches.empty() ? segments_of(*batch.shared.graph) : compiled_->segments;
   Batch& kept = compiled_->batches[micro_batch] = std::move(batch);
   const Compiled* compiled = compiled_.get();  // outlives the functions, which it owns
   WorkTimes times{.kernel_nanoseconds = [compiled](const KernelWork& work) { return kernel_time(work, compiled->hardware).count(); },
@@ -197,7 +197,11 @@ Lowered Evaluator::lowered(const Plan& plan) {
 
 PlannedChoice Evaluator::full(const KnobChoice& choice) {
   PlannedChoice planned{.choice = choice, .plan = plan_of(choice)};
-  planned.forecast = forecast_plan(planned.plan, lowered(planned.plan), request_.hardware, capacity_bytes());
+  Plan shortened = planned.plan;
+  shortened.grad_accum = std::min(shortened.grad_accum, StepClock::kMicroSteps);
+  Batch& batch = batch_of(choice.micro_batch);
+  const Lowered lowered = lower_for_forecast(shortened, batch.shared.graph, batch.shared.segments, batch.quick->bodies());
+  planned.forecast = forecast_plan(planned.plan, lowered, request_.hardware, capacity_bytes());
   return planned;
 }
 

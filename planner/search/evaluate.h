@@ -40,6 +40,7 @@ class Evaluator {
 
   [[nodiscard]] const PlanRequest& request() const { return request_; }
   [[nodiscard]] const Segments& segments() const { return compiled_->segments; }
+  [[nodiscard]] const OpGraph& graph() const { return *compiled_->batches.begin()->second.shared.graph; }  // of some micro-batch
   [[nodiscard]] std::int64_t capacity_bytes() const { return request_.capacity_bytes(); }
 
   // The plan with every decision of the choice expanded.
@@ -51,9 +52,10 @@ class Evaluator {
   [[nodiscard]] std::chrono::nanoseconds step_time(const KnobChoice& choice);
   // Bytes exact; the step time too, but for long accumulations, where it is the time from below.
   [[nodiscard]] Figures quick(const KnobChoice& choice);
-  // Lowered, counted and simulated in full: milliseconds.
+  // Lowered, counted and simulated: milliseconds. Long accumulations are lowered with four micro-steps and their time is stretched.
   [[nodiscard]] PlannedChoice full(const KnobChoice& choice);
   [[nodiscard]] Lowered lowered(const Plan& plan);
+  [[nodiscard]] const std::vector<UnitLayout>& layouts(const KnobChoice& choice) { return units_of(choice).layouts; }
 
   // What forward, recompute and backward of all micro-steps take on the compute stream: below the step time of every choice with this
   // batch shape and recompute word, whatever the mesh, the units, and the gathers.

@@ -5,6 +5,7 @@
 #include "core/error.h"
 #include "core/units.h"
 #include "planner/lowering/memory_count.h"
+#include "planner/search/step_clock.h"
 #include "simulator/simulate.h"
 
 namespace shardplan {
@@ -43,6 +44,41 @@ double model_flops(const StepProgram& program) {
     }
   }
   return flops;
+}
+
+std::int32_t num_micro_steps(const StepProgram& step) {
+  std::int32_t last = 0;
+  for (const Task& task : step.tasks) last = std::max(last, task.micro_step);
+  return last + 1;
+}
+
+// Repeats the third of four micro-steps until there are `grad_accum`. For the clock: tasks are without effects.
+StepProgram stretched(const StepProgram& step, std::int32_t grad_accum) {
+  std::vector<std::int32_t> starts;
+  for (std::size_t i = 0; i < step.tasks.size(); ++i)
+    if (step.tasks[i].kind == TaskKind::Input) starts.push_back(static_cast<std::int32_t>(i));
+  CHECK(starts.size() == StepClock::kMicroSteps, "a step is stretched from four micro-steps");
+  StepProgram result{.phase = step.phase, .role = step.role, .mesh = step.mesh, .streams = step.streams};
+  const auto copy = [&](std::int32_t from, std::int32_t to, std::int32_t shift, std::int32_t micro_steps) {
+    for (std::int32_t t = from; t < to; ++t) {
+      const Task& task = step.tasks[static_cast<std::size_t>(t)];
+      Task& copied = result.tasks.emplace_back();
+      copied.kind = task.kind;
+      copied.stream = task.stream;
+      copied.micro_step = task.micro_step < 0 ? task.micro_step : task.micro_step + micro_steps;
+      copied.kernels = task.kernels;
+      copied.collective = task.collective;
+      for (const TaskId awaited : task.waits_on) {
+        CHECK(shift == 0 || awaited.value >= starts[1], "a task waits for its own micro-step or the one before");
+        copied.waits_on.emplace_back(awaited.value + shift);
+      }
+    }
+  };
+  const std::int32_t first = starts[2], last = starts[3], repeats = grad_accum - StepClock::kMicroSteps;
+  copy(0, last, 0, 0);
+  for (std::int32_t r = 1; r <= repeats; ++r) copy(first, last, r * (last - first), r);
+  copy(last, static_cast<std::int32_t>(step.tasks.size()), repeats * (last - first), repeats);
+  return result;
 }
 
 }  // namespace
@@ -101,6 +137,11 @@ Forecast forecast_plan(const Plan& plan, const Lowered& lowered, const HardwareS
 
   SimulateOptions options = options_for(plan, hardware);
   options.record_memory = false;
+  StepProgram longer;
+  if (num_micro_steps(*step) < plan.grad_accum) {
+    longer = stretched(*step, plan.grad_accum);
+    step = &longer;
+  }
   const Timeline timeline = simulate(*step, hardware, options);
   f.step_seconds = seconds_from_nanoseconds(timeline.duration);
   const double tokens = static_cast<double>(plan.micro_batch * plan.grad_accum * plan.workload.seq_len);

@@ -75,6 +75,8 @@ struct Forecast {
 
 [[nodiscard]] DeviceEstimate device_estimate(std::int64_t allocated_bytes, const MeshDegrees& mesh, const HardwareSpec& hardware);
 
+// Of a long accumulation `lowered` may hold the first micro-steps (StepClock::kMicroSteps): those between the first two and the last need
+// and do the same.
 [[nodiscard]] Forecast forecast_plan(const Plan& plan, const Lowered& lowered, const HardwareSpec& hardware, std::int64_t capacity_bytes);
 
 // Simulated Timelines of all phases, as `plan simulate` writes them.

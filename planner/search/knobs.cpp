@@ -37,11 +37,6 @@ std::optional<std::int32_t> count_after(std::string_view text, std::string_view 
 // AccumulateGrad is the last enumerator of the closed list.
 constexpr int kNumOpKinds = static_cast<int>(OpKind::AccumulateGrad) + 1;
 
-bool is_keepable(OpKind kind) {
-  const std::string_view name = op_kind_name(kind);
-  return !is_view(kind) && kind != OpKind::AccumulateGrad && kind != OpKind::LossSeed && !name.ends_with("ackward");
-}
-
 std::vector<OpKind> keepable_ops() {
   std::vector<OpKind> result;
   for (int k = 0; k < kNumOpKinds; ++k) {
@@ -51,6 +46,11 @@ std::vector<OpKind> keepable_ops() {
 }
 
 }  // namespace
+
+bool is_keepable(OpKind kind) {
+  const std::string_view name = op_kind_name(kind);
+  return !is_view(kind) && kind != OpKind::AccumulateGrad && kind != OpKind::LossSeed && !name.ends_with("ackward");
+}
 
 std::string text_from_units(const UnitsWord& word) {
   switch (word.form) {

@@ -67,6 +67,7 @@ struct RecomputeWord {
 [[nodiscard]] std::string text_from_recompute(const RecomputeWord& word);
 // "keep:OP+OP" takes the names of ops that run forward (op_kind_name), by letters and digits alone.
 [[nodiscard]] std::optional<RecomputeWord> recompute_from_text(std::string_view text);
+[[nodiscard]] bool is_keepable(OpKind kind);  // runs forward and makes a result
 [[nodiscard]] std::string text_from_accum_sync(AccumSync sync);
 [[nodiscard]] std::optional<AccumSync> accum_sync_from_text(std::string_view text);
 [[nodiscard]] std::string text_from_init(InitPath init);

@@ -29,7 +29,7 @@ class StepClock final : public TaskSink {
   void body(const SegmentBody& body, std::span<const OutsideDecision> decisions) override;
   void end() override;
 
-  // Repeats the third of kMicroSteps micro-steps until there are `grad_accum`: all between the first two and the last do the same.
+  // Times the third of kMicroSteps micro-steps until there are `grad_accum`: all between the first two and the last do the same.
   static constexpr std::int32_t kMicroSteps = 4;
   void stretch(std::int32_t grad_accum);
 
@@ -39,11 +39,14 @@ class StepClock final : public TaskSink {
   [[nodiscard]] std::chrono::nanoseconds least_duration(bool synchronous) const;
 
  private:
+  [[nodiscard]] ClockProgram stretched() const;
+
   const HardwareSpec& hardware_;
   MeshAxis axes_[2];  // by AxisId
   std::int32_t ranks_per_node_;
   ClockProgram program_;
   std::vector<std::int32_t> micro_steps_;  // first task of each
+  std::int32_t repeats_ = 0;               // of the third micro-step, after its own time
 };
 
 }  // namespace shardplan

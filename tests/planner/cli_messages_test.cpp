@@ -86,6 +86,10 @@ TEST(Values, ThatAreNone) {
   EXPECT_EQ(answer_to(llama({"--compute-dtype", "bf61"})), "2: unknown word 'bf61'\n  at: --compute-dtype\n  try: bf16 (words: fp32, bf16)");
   EXPECT_EQ(answer_to(llama({"--objective", "speed"})), "2: unknown word 'speed'\n  at: --objective\n  try: throughput, memory");
   EXPECT_EQ(answer_to(llama({"--units", "layers"})), "2: unknown word 'layers'\n  at: --units\n  try: blocks, blocks:K, halves, whole");
+  EXPECT_EQ(answer_to(llama({"--recompute", "keep:linear+silu"})), "accepted");
+  EXPECT_EQ(answer_to(llama({"--recompute", "keep:safe_softmax"})),
+            "2: no layer of llama-3-8b has the op safe_softmax\n  at: --recompute\n  try: keep:OP+OP with add, add_scalar, attention_flash, cast, cat, "
+            "linear, mean_last, mul, neg, pow_scalar, rsqrt, silu");
   EXPECT_EQ(answer_to(llama({"--recompute", "keep:Magic"})),
             "2: unknown word 'keep:Magic'\n  at: --recompute\n  try: none, full, blocks:K (K >= 2), halves:attention, halves:mlp, keep:OP+OP with ops such as "
             "attention_flash, linear, silu");

@@ -25,7 +25,7 @@ Fsdp2Step::Fsdp2Step(const OpGraph& graph, const Segments& segments, const Fsdp2
       backward_(stock_backward(graph, forward_)),
       units_(fsdp2_units(graph, forward_, switches)),
       bodies_(graph, segments, {}),
-      builder_(phase, {.graph = graph, .segments = segments, .units = no_layouts_}, bodies_, switches.mesh, true),
+      builder_(phase, {.graph = graph, .segments = segments, .units = no_layouts_}, bodies_, switches.mesh, Labels::All),
       machine_(graph, units_, switches_, builder_) {
   if (is_chunked() && switches.wrap == Fsdp2Wrap::EmbedBlocksHead)
     throw ConfigError("a head that is a unit of its own is resharded before the pieces of a chunked loss run again", "loss", "leave the head in the root unit");
