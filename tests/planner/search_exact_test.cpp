@@ -4,10 +4,12 @@
 
 #include <algorithm>
 #include <optional>
+#include <tuple>
 
 #include "planner/lowering/check_plan.h"
 #include "planner/lowering/memory_count.h"
 #include "planner/search/search.h"
+#include "simulator/engine.h"
 #include "simulator/simulate.h"
 #include "tests/planner/tiny_plans.h"
 
@@ -129,6 +131,39 @@ PlanRequest any_request() {
   return request;
 }
 
+// The longest path through a step whose collectives are alone on their links.
+nanoseconds longest_path(const StepProgram& program, const PlanRequest& request) {
+  const bool synchronous = request.hardware.device == DeviceKind::Cpu;
+  const ClockProgram clock = clock_program(program, request.hardware, request.ranks_per_node());
+  std::vector<nanoseconds> ends, streams(static_cast<std::size_t>(clock.num_streams));
+  for (const ClockTask& task : clock.tasks) {
+    nanoseconds& stream = streams[synchronous ? 0 : task.stream.at()];
+    for (std::int32_t w = task.first_wait; w < task.end_wait; ++w) stream = std::max(stream, ends[clock.waits[static_cast<std::size_t>(w)].at()]);
+    stream += task.kernels + task.collective.alone();
+    ends.push_back(stream);
+  }
+  return *std::max_element(ends.begin(), ends.end());
+}
+
+// A forecast of a shortened accumulation is that of the whole.
+void expect_same(const Forecast& a, const Forecast& b) {
+  RC_ASSERT(a.phases.size() == b.phases.size());
+  for (std::size_t i = 0; i < a.phases.size(); ++i) {
+    const PhaseForecast &x = a.phases[i], &y = b.phases[i];
+    RC_ASSERT(std::tuple(x.phase, x.peak_requested_bytes, x.peak_allocated_bytes, x.host_peak_bytes, x.peak_task) ==
+              std::tuple(y.phase, y.peak_requested_bytes, y.peak_allocated_bytes, y.host_peak_bytes, y.peak_task));
+    RC_ASSERT(x.at_peak == y.at_peak);
+  }
+  RC_ASSERT(std::tuple(a.peak_phase, a.peak_task, a.device_bytes, a.step_seconds, a.model_flops_utilization_fraction) ==
+            std::tuple(b.peak_phase, b.peak_task, b.device_bytes, b.step_seconds, b.model_flops_utilization_fraction));
+  RC_ASSERT(a.communication.size() == b.communication.size());
+  for (std::size_t i = 0; i < a.communication.size(); ++i) {
+    const CommunicationLine &x = a.communication[i], &y = b.communication[i];
+    RC_ASSERT(std::tuple(x.collective, x.axis, x.calls, x.bytes_per_rank, x.seconds, x.exposed_seconds) ==
+              std::tuple(y.collective, y.axis, y.calls, y.bytes_per_rank, y.seconds, y.exposed_seconds));
+  }
+}
+
 // Quick figures are those of the full program; bounds are on the right side of them.
 RC_GTEST_PROP(Search, QuickFiguresEqualTheFullProgram, ()) {
   PlanRequest request = any_request();
@@ -145,6 +180,11 @@ RC_GTEST_PROP(Search, QuickFiguresEqualTheFullProgram, ()) {
     RC_ASSERT(evaluator.compute_floor(choice) <= judged.step);
     const Forecast forecast = evaluator.full(choice).forecast;
     RC_ASSERT(binding_bytes(forecast, request.hardware) == judged.binding_bytes);
+    const Plan plan = evaluator.plan_of(choice);
+    const Lowered lowered = evaluator.lowered(plan);
+    const auto step = std::find_if(lowered.phases.begin(), lowered.phases.end(), [](const LoweredProgram& p) { return p.program.phase == Phase::Step2; });
+    RC_ASSERT(figures.least_step == longest_path(step->program, request));
+    expect_same(forecast, forecast_plan(plan, lowered, request.hardware, evaluator.capacity_bytes()));
     RC_ASSERT(forecast.by_category.total() == forecast.device_bytes);
   }
 }
