@@ -67,7 +67,7 @@ namespace detail {
 // CHECK(condition, "law that must hold"): always on. The message is built only on failure. Replaces the one-argument macro of
 // LibTorch's logging header, which comes first where both are included.
 #undef CHECK
-#define CHECK(condition, law)                                                       \
-  do {                                                                              \
+#define CHECK(condition, law)                                                                   \
+  do {                                                                                          \
     if (!(condition)) ::shardplan::detail::check_failed(#condition, __FILE__, __LINE__, (law)); \
   } while (false)

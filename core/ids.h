@@ -41,7 +41,5 @@ using UnitId = Index<struct UnitTag>;
 
 template <class Tag>
 struct std::hash<shardplan::Index<Tag>> {
-  std::size_t operator()(const shardplan::Index<Tag>& id) const noexcept {
-    return std::hash<std::int32_t>{}(id.value);
-  }
+  std::size_t operator()(const shardplan::Index<Tag>& id) const noexcept { return std::hash<std::int32_t>{}(id.value); }
 };

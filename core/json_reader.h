@@ -31,7 +31,7 @@ class JsonReader {
   // The document must outlive the reader.
   JsonReader(const nlohmann::ordered_json& value, std::string file, std::string pointer = "");
 
-  [[nodiscard]] bool has(const std::string& key) const;      // present and not null
+  [[nodiscard]] bool has(const std::string& key) const;  // present and not null
   [[nodiscard]] bool is_object() const;
   [[nodiscard]] bool is_string() const;
   [[nodiscard]] const nlohmann::ordered_json& raw() const;

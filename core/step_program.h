@@ -95,9 +95,9 @@ enum class ComputeClass : std::uint8_t { Matmul, Attention, Elementwise, Reducti
 
 struct KernelWork {
   ComputeClass compute = ComputeClass::Elementwise;
-  DType dtype = DType::F32;       // of the arithmetic that decides the rate
-  std::int64_t flops = 0;         // multiply and add count as two
-  std::int64_t read_bytes = 0;    // from device memory
+  DType dtype = DType::F32;     // of the arithmetic that decides the rate
+  std::int64_t flops = 0;       // multiply and add count as two
+  std::int64_t read_bytes = 0;  // from device memory
   std::int64_t written_bytes = 0;
   bool operator==(const KernelWork&) const = default;
 };

@@ -57,12 +57,12 @@ struct Timeline {
   Phase phase = Phase::Step2;
   std::int32_t rank = 0;
   std::vector<StreamKind> streams;
-  std::vector<TaskSpan> tasks;             // in program order
-  std::vector<MemoryChange> memory;        // ordered by time, then program order
-  CategoryBytes at_start;                  // device, resident buffers
-  std::int64_t peak_requested_bytes = 0;   // device
+  std::vector<TaskSpan> tasks;            // in program order
+  std::vector<MemoryChange> memory;       // ordered by time, then program order
+  CategoryBytes at_start;                 // device, resident buffers
+  std::int64_t peak_requested_bytes = 0;  // device
   TaskId peak_task;
-  CategoryBytes at_peak;                   // device; adds up to peak_requested_bytes
+  CategoryBytes at_peak;  // device; adds up to peak_requested_bytes
   std::int64_t host_peak_bytes = 0;
   std::chrono::nanoseconds duration{0};
   std::vector<CollectiveTotal> collectives;  // by kind, then axis

@@ -18,11 +18,11 @@ namespace shardplan {
 [[nodiscard]] std::optional<double> flops_per_second_from_text(std::string_view text);
 [[nodiscard]] std::optional<double> seconds_from_text(std::string_view text);
 
-[[nodiscard]] std::string text_from_bytes(std::int64_t bytes);              // "79.18 GiB", "512.00 MiB", "88 B"
-[[nodiscard]] std::string gib_from_bytes(std::int64_t bytes);               // "79.18": two decimals, no label
-[[nodiscard]] std::string text_from_count(std::int64_t count);              // "8.03 B", "124.44 M"
-[[nodiscard]] std::string text_with_thousands(std::int64_t number);         // "8,030,261,248"
-[[nodiscard]] std::string text_from_seconds(double seconds);                // "1.24 s", "38 ms"
+[[nodiscard]] std::string text_from_bytes(std::int64_t bytes);       // "79.18 GiB", "512.00 MiB", "88 B"
+[[nodiscard]] std::string gib_from_bytes(std::int64_t bytes);        // "79.18": two decimals, no label
+[[nodiscard]] std::string text_from_count(std::int64_t count);       // "8.03 B", "124.44 M"
+[[nodiscard]] std::string text_with_thousands(std::int64_t number);  // "8,030,261,248"
+[[nodiscard]] std::string text_from_seconds(double seconds);         // "1.24 s", "38 ms"
 
 // The one place where modelled seconds become integer nanoseconds: rounds up.
 [[nodiscard]] std::chrono::nanoseconds nanoseconds_from_seconds(double seconds);

@@ -1,7 +1,7 @@
 // The fine-tuning job: what is trained, on what batches, in which precisions, by which optimizer.
 //
-// Names and defaults are those of the flags of `plan`. Batch shape and accumulation are decisions of the plan, not of the job; what the
-// job fixes is here.
+// Names and defaults are those of the flags of `plan`. Batch shape and accumulation are decisions of the plan, not of the job; what
+// the job fixes is here.
 #pragma once
 
 #include <cstdint>
@@ -43,12 +43,12 @@ struct OptimizerSpec {
 
 struct WorkloadSpec {
   std::int64_t seq_len = 2048;
-  std::int64_t global_batch = 0;           // sequences per optimizer step over all ranks; 0 = free
+  std::int64_t global_batch = 0;             // sequences per optimizer step over all ranks; 0 = free
   std::vector<std::string> train = {"all"};  // words of --train
   std::vector<std::string> freeze;           // regular expressions of --freeze
   Precision precision;
   OptimizerSpec optimizer;
-  std::int32_t steps = 0;                  // 0 = given at execution
+  std::int32_t steps = 0;  // 0 = given at execution
   std::optional<std::int64_t> shuffle_seed;
   bool pack = false;
   std::uint64_t seed = 7;

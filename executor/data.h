@@ -2,8 +2,8 @@
 //
 // A sample is a pair (x[S], y[S]); y[i] is the target after x[0..i], kNoTarget is none.
 //   *.jsonl  one object a line: input_ids, labels (not shifted; missing: the ids themselves), attention_mask (ones, then zeros: the
-//            row ends there). Rows are cut to S, shifted, padded on the right. Packed: rows are not cut; their shifted pairs are laid
-//            end to end over all files and cut into blocks of S, the remainder is dropped.
+//            row ends there). Rows are cut to S, shifted, padded on the right. Packed: rows are not cut; their shifted pairs are
+//            laid end to end over all files and cut into blocks of S, the remainder is dropped.
 //   *.bin    flat tokens: x = tokens[k*S ..], y one further. uint16 unless tokens.json beside the file says uint32; or with the
 //            1024-byte header of llm.c (magic 20240520 version 1: uint16; 20240801 version 7: uint32).
 // Text is not read here: scripts/encode_text.py turns it into ids.

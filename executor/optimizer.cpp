@@ -37,9 +37,11 @@ std::vector<at::Tensor> runs_of(const at::Tensor& stretch, std::span<const Decay
 // The kernel reads all four in one dtype. Where weights and moments differ, what is narrow is widened piece by piece.
 void adamw_in_pieces(GroupState& group, const at::Tensor& step_counter, std::span<const DecayRun> runs, const OptimizerSpec& spec,
                      double learning_rate) {
-  const std::array<at::Tensor, 4> whole = {group.sharded_param.flat, group.gradient().flat, group.exp_avg.flat, group.exp_avg_sq.flat};
+  const std::array<at::Tensor, 4> whole = {group.sharded_param.flat, group.gradient().flat, group.exp_avg.flat,
+                                           group.exp_avg_sq.flat};
   constexpr std::size_t kGradient = 1;  // read only
-  const std::int64_t copies = std::count_if(whole.begin(), whole.end(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; });
+  const std::int64_t copies =
+      std::count_if(whole.begin(), whole.end(), [](const at::Tensor& t) { return t.scalar_type() != at::kFloat; });
   const std::int64_t piece = std::min(whole[0].numel(), kWidenedPieceNumel);
   const AllocationScope scope(MemoryCategory::Temp);
   const at::Tensor room = at::empty({copies, piece}, whole[0].options().dtype(at::kFloat));
@@ -54,8 +56,8 @@ void adamw_in_pieces(GroupState& group, const at::Tensor& step_counter, std::spa
         wide[i] = room.select(0, row++).narrow(0, 0, numel);
         wide[i].copy_(narrow[i]);
       }
-      at::_fused_adamw_(wide[0], wide[1], wide[2], wide[3], /*max_exp_avg_sqs=*/{}, step_counter, learning_rate, spec.beta1, spec.beta2,
-                        run.decays ? spec.weight_decay : 0.0, spec.eps, /*amsgrad=*/false, /*maximize=*/false);
+      at::_fused_adamw_(wide[0], wide[1], wide[2], wide[3], /*max_exp_avg_sqs=*/{}, step_counter, learning_rate, spec.beta1,
+                        spec.beta2, run.decays ? spec.weight_decay : 0.0, spec.eps, /*amsgrad=*/false, /*maximize=*/false);
       for (std::size_t i = 0; i < whole.size(); ++i)
         if (i != kGradient && narrow[i].scalar_type() != at::kFloat) narrow[i].copy_(wide[i]);
     }

@@ -32,7 +32,8 @@ struct DecayRun {
                                                std::int32_t shard_index);
 
 // One step of AdamW on the runs of one group, in place. Where weights and moments have different dtypes, fp32 copies of at most
-// kWidenedPieceNumel elements of what is narrow (Temp); no further memory otherwise. Requires: the step counter holds the step's number.
+// kWidenedPieceNumel elements of what is narrow (Temp); no further memory otherwise. Requires: the step counter holds the step's
+// number.
 void adamw_step(GroupState& group, const at::Tensor& step_counter, std::span<const DecayRun> runs, const OptimizerSpec& spec,
                 double learning_rate);
 

@@ -24,7 +24,8 @@ bool wants_colour(int descriptor) {
     return value != nullptr && *value != '\0';
   };
   if (set("NO_COLOR")) return false;
-  if (const char* forced = std::getenv("CLICOLOR_FORCE"); forced != nullptr && std::string_view(forced) != "0" && *forced != '\0') return true;
+  if (const char* forced = std::getenv("CLICOLOR_FORCE"); forced != nullptr && std::string_view(forced) != "0" && *forced != '\0')
+    return true;
   const char* term = std::getenv("TERM");
   return ::isatty(descriptor) == 1 && term != nullptr && std::string_view(term) != "dumb";
 }
@@ -57,13 +58,20 @@ ExitCode run(const std::vector<std::string>& arguments) {
   spdlog::debug("configs: {}", around.configs.string());
   switch (line.verb) {
     case Verb::Plan:
-    case Verb::Explain: return run_plan(line, around);
-    case Verb::Simulate: return run_simulate(line, around);
-    case Verb::Check: return run_check(line, around);
-    case Verb::Validate: return run_validate(line, around);
-    case Verb::Models: return run_models(line, around);
-    case Verb::Hardware: return run_hardware(line, around);
-    case Verb::Env: return run_env(line, around);
+    case Verb::Explain:
+      return run_plan(line, around);
+    case Verb::Simulate:
+      return run_simulate(line, around);
+    case Verb::Check:
+      return run_check(line, around);
+    case Verb::Validate:
+      return run_validate(line, around);
+    case Verb::Models:
+      return run_models(line, around);
+    case Verb::Hardware:
+      return run_hardware(line, around);
+    case Verb::Env:
+      return run_env(line, around);
   }
   return ExitCode::RuntimeFailure;
 }

@@ -34,9 +34,9 @@ struct TaskTimes {
 // What the clock needs to know of a task: how long its parts take alone, and whom it waits for.
 struct ClockTask {
   StreamId stream;
-  bool kernels_first = false;               // a Gather
+  bool kernels_first = false;  // a Gather
   bool has_collective = false;
-  std::chrono::nanoseconds kernels{0};      // all of them, without gap
+  std::chrono::nanoseconds kernels{0};  // all of them, without gap
   CollectiveCost collective;
   std::int32_t first_wait = 0, end_wait = 0;  // of ClockProgram::waits
 };
@@ -44,8 +44,8 @@ struct ClockTask {
 // A program as the clock sees it. The search makes it without the program (planner/search/step_clock.h).
 struct ClockProgram {
   std::int32_t num_streams = 0;
-  std::vector<ClockTask> tasks;             // by TaskId
-  std::vector<TaskId> waits;                // earlier tasks, task by task
+  std::vector<ClockTask> tasks;  // by TaskId
+  std::vector<TaskId> waits;     // earlier tasks, task by task
 };
 
 [[nodiscard]] ClockProgram clock_program(const StepProgram& program, const HardwareSpec& hardware, std::int32_t ranks_per_node);

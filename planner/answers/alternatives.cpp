@@ -34,12 +34,15 @@ std::vector<Idea> ideas_for(const Found& best, const PlanRequest& request) {
           [&](PlanRequest& r) { r.knobs.recompute = word; });
     }
   }
-  const bool batch_divides = request.workload.global_batch == 0 || request.workload.global_batch % std::max(request.gpus / 2, 1) == 0;
-  if (request.gpus % 2 == 0 && (request.gpus / 2) % ((request.nodes + 1) / 2) == 0 && batch_divides && !knobs.shard_degree && !knobs.replicate_degree) {
-    add(fmt::format("{} GPU{}", request.gpus / 2, request.gpus == 2 ? "" : "s"), {fmt::format("--gpus {}", request.gpus / 2)}, [](PlanRequest& r) {
-      r.gpus /= 2;
-      r.nodes = (r.gpus + r.hardware.devices_per_node - 1) / r.hardware.devices_per_node;
-    });
+  const bool batch_divides =
+      request.workload.global_batch == 0 || request.workload.global_batch % std::max(request.gpus / 2, 1) == 0;
+  if (request.gpus % 2 == 0 && (request.gpus / 2) % ((request.nodes + 1) / 2) == 0 && batch_divides && !knobs.shard_degree &&
+      !knobs.replicate_degree) {
+    add(fmt::format("{} GPU{}", request.gpus / 2, request.gpus == 2 ? "" : "s"), {fmt::format("--gpus {}", request.gpus / 2)},
+        [](PlanRequest& r) {
+          r.gpus /= 2;
+          r.nodes = (r.gpus + r.hardware.devices_per_node - 1) / r.hardware.devices_per_node;
+        });
   }
   if (request.workload.precision.stored == DType::F32 && request.workload.precision.compute == DType::BF16) {
     add("bf16 weights and states", {"--stored-dtype bf16", "--state-dtype bf16"}, [](PlanRequest& r) {
@@ -49,7 +52,8 @@ std::vector<Idea> ideas_for(const Found& best, const PlanRequest& request) {
   }
   if (!knobs.root && best.choice.units.form != UnitsWord::Form::Whole) {
     const RootWord other = best.choice.root == RootWord::Joint ? RootWord::Split : RootWord::Joint;
-    add(fmt::format("{} root", text_from_root(other)), {fmt::format("--root {}", text_from_root(other))}, [&](PlanRequest& r) { r.knobs.root = other; });
+    add(fmt::format("{} root", text_from_root(other)), {fmt::format("--root {}", text_from_root(other))},
+        [&](PlanRequest& r) { r.knobs.root = other; });
   }
   if (!knobs.micro_batch && has_free_batch(request) && best.choice.micro_batch > 1) {
     add("micro-batch 1", {"--micro-batch 1"}, [](PlanRequest& r) { r.knobs.micro_batch = 1; });
@@ -60,8 +64,10 @@ std::vector<Idea> ideas_for(const Found& best, const PlanRequest& request) {
         [&](PlanRequest& r) { r.knobs.reshard = other; });
   }
   if (!knobs.units) {
-    const UnitsWord other{.form = best.choice.units.form == UnitsWord::Form::Halves ? UnitsWord::Form::Blocks : UnitsWord::Form::Halves};
-    add(fmt::format("units {}", text_from_units(other)), {fmt::format("--units {}", text_from_units(other))}, [&](PlanRequest& r) { r.knobs.units = other; });
+    const UnitsWord other{.form = best.choice.units.form == UnitsWord::Form::Halves ? UnitsWord::Form::Blocks
+                                                                                    : UnitsWord::Form::Halves};
+    add(fmt::format("units {}", text_from_units(other)), {fmt::format("--units {}", text_from_units(other))},
+        [&](PlanRequest& r) { r.knobs.units = other; });
   }
   return ideas;
 }
@@ -76,7 +82,8 @@ std::vector<Alternative> alternatives(const Found& best, Evaluator& evaluator, i
     Evaluator other(idea.request, evaluator);
     const SearchResult found = search(other);
     if (!found.best) continue;
-    const bool same_request = idea.request.gpus == evaluator.request().gpus && idea.request.workload == evaluator.request().workload;
+    const bool same_request =
+        idea.request.gpus == evaluator.request().gpus && idea.request.workload == evaluator.request().workload;
     if (same_request && std::find(seen.begin(), seen.end(), found.best->choice) != seen.end()) continue;
     if (same_request) seen.push_back(found.best->choice);
     result.push_back({.changes = idea.changes, .label = idea.label, .planned = other.full(found.best->choice)});

@@ -9,7 +9,7 @@
 namespace shardplan {
 
 struct AmountUnit {
-  std::string_view name;    // "GiB"
+  std::string_view name;  // "GiB"
   std::int64_t bytes = 0;
 };
 
@@ -20,6 +20,7 @@ struct AmountUnit {
 [[nodiscard]] std::string amount_text(std::int64_t bytes, const AmountUnit& unit);
 
 // The parts in hundredths of the unit, rounded so that they add up to the rounded sum (largest remainders first).
-[[nodiscard]] std::vector<std::int64_t> hundredths_that_add_up(const std::vector<std::int64_t>& parts_bytes, const AmountUnit& unit);
+[[nodiscard]] std::vector<std::int64_t> hundredths_that_add_up(const std::vector<std::int64_t>& parts_bytes,
+                                                               const AmountUnit& unit);
 
 }  // namespace shardplan

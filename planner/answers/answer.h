@@ -14,9 +14,9 @@
 namespace shardplan {
 
 struct OtherWord {
-  std::string value;                      // "none"
+  std::string value;  // "none"
   std::int64_t peak_allocated_bytes = 0;
-  std::int64_t over_bytes = 0;            // beyond the capacity; not above 0: fits
+  std::int64_t over_bytes = 0;  // beyond the capacity; not above 0: fits
   double step_seconds = 0;
   double tokens_per_second_per_gpu = 0;
   bool counted_only = false;
@@ -24,9 +24,9 @@ struct OtherWord {
 
 // One kind of decision.
 struct Explanation {
-  std::string decision;   // flag name: "recompute"
+  std::string decision;  // flag name: "recompute"
   std::string chosen;
-  bool given = false;     // fixed by the request
+  bool given = false;  // fixed by the request
   std::string because;
   std::vector<OtherWord> instead_of;  // the other words, everything else as chosen
 };
@@ -43,10 +43,10 @@ struct Remedy {
 };
 
 struct Infeasible {
-  std::string binding;               // "device memory in step 2, backward of layers.31"
-  std::int64_t short_by_bytes = 0;   // of the closest plan
-  PlannedChoice closest;             // needs the least
-  std::vector<Remedy> remedies;      // single changes that fit, smallest first
+  std::string binding;              // "device memory in step 2, backward of layers.31"
+  std::int64_t short_by_bytes = 0;  // of the closest plan
+  PlannedChoice closest;            // needs the least
+  std::vector<Remedy> remedies;     // single changes that fit, smallest first
 };
 
 struct Answer {

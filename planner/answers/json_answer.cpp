@@ -98,31 +98,35 @@ Json json_from_forecast(const Forecast& f) {
                              {"seconds", line.seconds},
                              {"exposed_seconds", line.exposed_seconds}});
   }
-  return {{"peak_requested_bytes", f.peak_requested_bytes},
-          {"peak_allocated_bytes", f.peak_allocated_bytes},
-          {"peak_active_bytes", nullptr},
-          {"peak_reserved_bytes", nullptr},
-          {"device_bytes", f.device_bytes},
-          {"capacity_bytes", f.capacity_bytes},
-          {"host_peak_bytes", f.host_peak_bytes},
-          {"peak_phase", phase_name(f.peak_phase)},
-          {"peak_task", f.peak_task},
-          {"by_category_bytes", json_from_categories(f.by_category)},
-          {"phases", std::move(phases)},
-          {"step_seconds", f.step_seconds},
-          {"tokens_per_second_per_gpu", f.tokens_per_second_per_gpu},
-          {"model_flops_utilization_fraction", or_null(f.model_flops_utilization_fraction)},
-          // The count is exact for the program that runs; what surrounds it is known as ranges. A band of the time needs calibration.
-          {"uncertainty",
-           {{"peak_allocated_bytes", Json::array({f.peak_allocated_bytes, f.peak_allocated_bytes})},
-            {"device_bytes", json_from_range(f.estimate.device)},
-            {"step_seconds", nullptr}}},
-          {"communication", std::move(communication)}};
+  return {
+      {"peak_requested_bytes", f.peak_requested_bytes},
+      {"peak_allocated_bytes", f.peak_allocated_bytes},
+      {"peak_active_bytes", nullptr},
+      {"peak_reserved_bytes", nullptr},
+      {"device_bytes", f.device_bytes},
+      {"capacity_bytes", f.capacity_bytes},
+      {"host_peak_bytes", f.host_peak_bytes},
+      {"peak_phase", phase_name(f.peak_phase)},
+      {"peak_task", f.peak_task},
+      {"by_category_bytes", json_from_categories(f.by_category)},
+      {"phases", std::move(phases)},
+      {"step_seconds", f.step_seconds},
+      {"tokens_per_second_per_gpu", f.tokens_per_second_per_gpu},
+      {"model_flops_utilization_fraction", or_null(f.model_flops_utilization_fraction)},
+      // The count is exact for the program that runs; what surrounds it is known as ranges. A band of the time needs calibration.
+      {"uncertainty",
+       {{"peak_allocated_bytes", Json::array({f.peak_allocated_bytes, f.peak_allocated_bytes})},
+        {"device_bytes", json_from_range(f.estimate.device)},
+        {"step_seconds", nullptr}}},
+      {"communication", std::move(communication)}};
 }
 
 Json json_from_answer(const Answer& answer, std::optional<double> search_seconds) {
   const PlanRequest& request = answer.request;
-  Json document = {{"schema_version", 1}, {"kind", "shardplan.answer"}, {"request", json_from_request(request)}, {"feasible", answer.best.has_value()}};
+  Json document = {{"schema_version", 1},
+                   {"kind", "shardplan.answer"},
+                   {"request", json_from_request(request)},
+                   {"feasible", answer.best.has_value()}};
   document["plan"] = answer.best ? json_from_plan(answer.best->plan) : Json(nullptr);
   document["forecast"] = answer.best ? json_from_forecast(answer.best->forecast) : Json(nullptr);
   document["fsdp2_forecast"] = nullptr;

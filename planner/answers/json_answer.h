@@ -1,7 +1,7 @@
 // The answer as one JSON document, kind "shardplan.answer" (docs/answer.md): bytes integers, seconds numbers, fractions 0..1.
 //
-// A figure whose model is not there is null. `seconds` of the search is null unless it is handed in: the same request then gives the
-// same bytes.
+// A figure whose model is not there is null. `seconds` of the search is null unless it is handed in: the same request then gives
+// the same bytes.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

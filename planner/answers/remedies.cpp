@@ -42,13 +42,15 @@ std::vector<Change> freed_knobs(const PlanRequest& request) {
     changes.push_back(std::move(change));
   };
   const FixedKnobs& k = request.knobs;
-  free(k.shard_degree || k.replicate_degree, "--shard-degree, --replicate-degree", [](FixedKnobs& f) { f.shard_degree = f.replicate_degree = std::nullopt; });
+  free(k.shard_degree || k.replicate_degree, "--shard-degree, --replicate-degree",
+       [](FixedKnobs& f) { f.shard_degree = f.replicate_degree = std::nullopt; });
   free(k.units.has_value(), "--units", [](FixedKnobs& f) { f.units = std::nullopt; });
   free(k.root.has_value(), "--root", [](FixedKnobs& f) { f.root = std::nullopt; });
   free(k.reshard.has_value(), "--reshard-after-forward", [](FixedKnobs& f) { f.reshard = std::nullopt; });
   free(k.recompute.has_value(), "--recompute", [](FixedKnobs& f) { f.recompute = std::nullopt; });
   free(k.micro_batch.has_value(), "--micro-batch", [](FixedKnobs& f) { f.micro_batch = std::nullopt; });
-  free(k.grad_accum.has_value() && request.workload.global_batch > 0, "--grad-accum", [](FixedKnobs& f) { f.grad_accum = std::nullopt; });
+  free(k.grad_accum.has_value() && request.workload.global_batch > 0, "--grad-accum",
+       [](FixedKnobs& f) { f.grad_accum = std::nullopt; });
   free(k.accum_sync.has_value(), "--accum-sync", [](FixedKnobs& f) { f.accum_sync = std::nullopt; });
   free(k.prefetch.has_value(), "--prefetch", [](FixedKnobs& f) { f.prefetch = std::nullopt; });
   return changes;
@@ -114,7 +116,8 @@ std::vector<Change> larger_devices(const PlanRequest& request, const std::filesy
     HardwareSpec& hardware = change.request.hardware = hardware_by_id(folder, id);
     const bool holds_them = request.ranks_per_node() <= hardware.devices_per_node;
     const bool computes = hardware.peak_flops_per_second.contains(request.workload.precision.compute);
-    if (hardware.device == DeviceKind::Cuda && holds_them && computes && hardware.usable_memory_bytes > request.hardware.usable_memory_bytes) {
+    if (hardware.device == DeviceKind::Cuda && holds_them && computes &&
+        hardware.usable_memory_bytes > request.hardware.usable_memory_bytes) {
       changes.push_back(std::move(change));
     }
   }

@@ -30,7 +30,8 @@ std::string plural(std::int64_t n, std::string_view one) { return fmt::format("{
 
 std::string training_text(const PlanRequest& request) {
   const std::vector<std::string>& words = request.workload.train;
-  std::string text = words == std::vector<std::string>{"all"} ? "full fine-tuning" : fmt::format("trains {}", fmt::join(words, " + "));
+  std::string text =
+      words == std::vector<std::string>{"all"} ? "full fine-tuning" : fmt::format("trains {}", fmt::join(words, " + "));
   if (!request.workload.freeze.empty()) text += fmt::format(", freezes {}", fmt::join(request.workload.freeze, " and "));
   return text + ", AdamW";
 }
@@ -47,9 +48,11 @@ std::string precision_text(const Precision& p) {
 // Right beside the question, so that a figure is never read without what it is for.
 std::string header(const Answer& answer, const Painter& paint) {
   const PlanRequest& request = answer.request;
-  const std::string model = fmt::format("{} ({})", request.model.name, text_from_count(parameter_table(request.model).total_numel()));
+  const std::string model =
+      fmt::format("{} ({})", request.model.name, text_from_count(parameter_table(request.model).total_numel()));
   std::string text = between(fmt::format("{}, {}", model, training_text(request)),
-                             fmt::format("{} x {}, {}", request.gpus, request.hardware.name, plural(request.nodes, "node"))) + "\n";
+                             fmt::format("{} x {}, {}", request.gpus, request.hardware.name, plural(request.nodes, "node"))) +
+                     "\n";
   std::string job = fmt::format("seq {}, {}", request.workload.seq_len, precision_text(request.workload.precision));
   if (request.workload.global_batch > 0) job += fmt::format(", global batch {}", request.workload.global_batch);
   const std::string verdict = answer.best ? "FITS" : "DOES NOT FIT";
@@ -63,12 +66,14 @@ std::string bar(const CategoryBytes& at_peak, std::int64_t capacity_bytes) {
   using C = MemoryCategory;
   constexpr int kCells = 32;
   const std::int64_t states = at_peak[C::ShardedParam] + at_peak[C::Buffer] + at_peak[C::ShardedGrad] + at_peak[C::OptState];
-  const std::int64_t gathered = at_peak[C::UnshardedParam] + at_peak[C::UnshardedGrad] + at_peak[C::AllGather] + at_peak[C::ReduceScatter] + at_peak[C::AllReduce];
+  const std::int64_t gathered = at_peak[C::UnshardedParam] + at_peak[C::UnshardedGrad] + at_peak[C::AllGather] +
+                                at_peak[C::ReduceScatter] + at_peak[C::AllReduce];
   const std::int64_t outside = at_peak[C::CudaContext] + at_peak[C::Nccl];
   const std::int64_t computed = at_peak.total() - states - gathered - outside;
   std::string cells;
   std::int64_t reached = 0;
-  for (const auto& [bytes, mark] : {std::pair{states, '#'}, std::pair{gathered, '%'}, std::pair{computed, '+'}, std::pair{outside, '='}}) {
+  for (const auto& [bytes, mark] :
+       {std::pair{states, '#'}, std::pair{gathered, '%'}, std::pair{computed, '+'}, std::pair{outside, '='}}) {
     reached += bytes;
     const std::int64_t upto = std::min<std::int64_t>((reached * kCells + capacity_bytes / 2) / capacity_bytes, kCells);
     if (upto > static_cast<std::int64_t>(cells.size())) cells.resize(static_cast<std::size_t>(upto), mark);
@@ -97,16 +102,22 @@ std::string headline(const Answer& answer) {
   std::string free = fmt::format("{} free", amount_text(f.capacity_bytes - used, unit));
   const std::int64_t half = (f.estimate.device.high_bytes - f.estimate.device.low_bytes) / 2;
   if (!on_cpu && half > 0) free += fmt::format(" (+-{})", amount_text(half, unit));
-  text += fmt::format("  memory   {:<31} {}  {}\n", fmt::format("{} of {} {} on each {}", amount_text(used, unit), amount_text(f.capacity_bytes, unit), unit.name, each),
-                      bar(f.by_category, f.capacity_bytes), free);
+  text += fmt::format(
+      "  memory   {:<31} {}  {}\n",
+      fmt::format("{} of {} {} on each {}", amount_text(used, unit), amount_text(f.capacity_bytes, unit), unit.name, each),
+      bar(f.by_category, f.capacity_bytes), free);
   std::string speed = fmt::format("step {}", text_from_seconds(f.step_seconds));
-  if (f.model_flops_utilization_fraction && !on_cpu) speed += fmt::format(", MFU {:.0f} %", 100 * *f.model_flops_utilization_fraction);
-  text += fmt::format("  speed    {:<31} {}, {}\n", fmt::format("{} tokens/s per {}", text_with_thousands(static_cast<std::int64_t>(f.tokens_per_second_per_gpu)), each),
-                      speed, hidden_text(f));
+  if (f.model_flops_utilization_fraction && !on_cpu)
+    speed += fmt::format(", MFU {:.0f} %", 100 * *f.model_flops_utilization_fraction);
+  text += fmt::format(
+      "  speed    {:<31} {}, {}\n",
+      fmt::format("{} tokens/s per {}", text_with_thousands(static_cast<std::int64_t>(f.tokens_per_second_per_gpu)), each), speed,
+      hidden_text(f));
   std::string others;
   for (const PhaseForecast& phase : f.phases) {
     if (phase.phase == f.peak_phase) continue;
-    others += fmt::format("{}{} {}", others.empty() ? "" : ", ", phase_text(phase.phase), amount_text(phase.peak_allocated_bytes, unit));
+    others +=
+        fmt::format("{}{} {}", others.empty() ? "" : ", ", phase_text(phase.phase), amount_text(phase.peak_allocated_bytes, unit));
   }
   text += fmt::format("  peak     {}{}{}\n", phase_text(f.peak_phase), f.peak_task.empty() ? "" : ", ", f.peak_task);
   text += fmt::format("           {} (allocated, {})\n", others, unit.name);
@@ -118,7 +129,8 @@ std::string decision_text(const Explanation& e) {
   if (e.decision == "root") return fmt::format("{} root", e.chosen);
   if (e.decision == "reshard-after-forward") return fmt::format("reshard {}", e.chosen);
   if (e.decision == "grad-accum") return e.chosen == "1" ? "no accumulation" : fmt::format("accumulate {}", e.chosen);
-  if (e.decision == "accum-sync") return fmt::format("reduce {}", e.chosen == "last" ? "in the last micro-step" : "in every micro-step");
+  if (e.decision == "accum-sync")
+    return fmt::format("reduce {}", e.chosen == "last" ? "in the last micro-step" : "in every micro-step");
   return fmt::format("{} {}", e.decision, e.chosen);
 }
 
@@ -146,8 +158,8 @@ std::string decisions(const Answer& answer, const TextOptions& options, const Pa
     text += fmt::format("  {:<25} {}\n", decision_text(e), wrapped(e.because, 28));
     if (!options.explain) continue;
     for (const OtherWord& other : e.instead_of) {
-      text += fmt::format("      {:<21} {:>9} {}  {:>9} tokens/s{}\n", other.value, amount_text(other.peak_allocated_bytes, unit), unit.name,
-                          text_with_thousands(static_cast<std::int64_t>(other.tokens_per_second_per_gpu)),
+      text += fmt::format("      {:<21} {:>9} {}  {:>9} tokens/s{}\n", other.value, amount_text(other.peak_allocated_bytes, unit),
+                          unit.name, text_with_thousands(static_cast<std::int64_t>(other.tokens_per_second_per_gpu)),
                           other.over_bytes > 0 ? fmt::format("   misses by {}", amount_text(other.over_bytes, unit)) : "");
     }
   }
@@ -160,14 +172,16 @@ constexpr std::size_t kNameColumn = 38;
 std::string table_row(const std::string& name, const PlannedChoice& planned, const AmountUnit& unit) {
   const bool is_long = name.size() > kNameColumn;
   const Forecast& f = planned.forecast;
-  return fmt::format("  {}{:<{}} {:>8} {:>14}  {:<17} {:>11}\n", is_long ? name + "\n  " : "", is_long ? "" : name, kNameColumn, amount_text(f.device_bytes, unit),
-                     text_with_thousands(static_cast<std::int64_t>(f.tokens_per_second_per_gpu)), text_from_recompute(planned.choice.recompute),
-                     planned.choice.micro_batch);
+  return fmt::format("  {}{:<{}} {:>8} {:>14}  {:<17} {:>11}\n", is_long ? name + "\n  " : "", is_long ? "" : name, kNameColumn,
+                     amount_text(f.device_bytes, unit), text_with_thousands(static_cast<std::int64_t>(f.tokens_per_second_per_gpu)),
+                     text_from_recompute(planned.choice.recompute), planned.choice.micro_batch);
 }
 
 std::string table_head(const std::string& name, const AmountUnit& unit, const PlanRequest& request, const Painter& paint) {
   const std::string speed = request.hardware.device == DeviceKind::Cpu ? "tokens/s/rank" : "tokens/s/GPU";
-  return paint(fmt::format("  {:<{}} {:>8} {:>14}  {:<17} {:>11}", name, kNameColumn, unit.name, speed, "recompute", "micro-batch"), "1") + "\n";
+  return paint(fmt::format("  {:<{}} {:>8} {:>14}  {:<17} {:>11}", name, kNameColumn, unit.name, speed, "recompute", "micro-batch"),
+               "1") +
+         "\n";
 }
 
 std::string alternatives(const Answer& answer, const Painter& paint) {
@@ -181,7 +195,8 @@ std::string alternatives(const Answer& answer, const Painter& paint) {
 }
 
 std::string next_steps(const TextOptions& options) {
-  if (options.plan_file.empty()) return "next: the same command with -o plan.json, then execute plan.json --model DIR --data FILE --out RUN\n";
+  if (options.plan_file.empty())
+    return "next: the same command with -o plan.json, then execute plan.json --model DIR --data FILE --out RUN\n";
   return fmt::format("next: execute {0} --model DIR --data FILE --out RUN\n      plan simulate {0}\n", options.plan_file);
 }
 
@@ -190,7 +205,8 @@ std::string next_change(const std::string& change, const std::map<std::string, s
   if (change.starts_with("without")) return fmt::format("next: the same command but {}\n", change);
   std::string text = fmt::format("next: the same command with {}", change), replaced;
   for (const auto& [flag, value] : given) {
-    if (fmt::format(" {} ", change).find(fmt::format(" {} ", flag)) != std::string::npos) replaced += fmt::format(" {} {}", flag, value);
+    if (fmt::format(" {} ", change).find(fmt::format(" {} ", flag)) != std::string::npos)
+      replaced += fmt::format(" {} {}", flag, value);
   }
   return text + (replaced.empty() ? "" : " in place of" + replaced) + "\n";
 }
@@ -202,8 +218,9 @@ std::string infeasible_text(const Answer& answer, const TextOptions& options, co
   const bool on_cpu = answer.request.hardware.device == DeviceKind::Cpu;
   const std::int64_t needs = on_cpu ? f.peak_requested_bytes : f.estimate.device.high_bytes;
   std::string text = fmt::format("  binding  {}\n", i.binding);
-  text += fmt::format("  short by {} {}: the plan that needs least wants {} of {} on each {}\n", amount_text(i.short_by_bytes, unit), unit.name,
-                      amount_text(needs, unit), amount_text(f.capacity_bytes, unit), on_cpu ? "rank" : "GPU");
+  text +=
+      fmt::format("  short by {} {}: the plan that needs least wants {} of {} on each {}\n", amount_text(i.short_by_bytes, unit),
+                  unit.name, amount_text(needs, unit), amount_text(f.capacity_bytes, unit), on_cpu ? "rank" : "GPU");
   text += fmt::format("  closest  {}\n\n", wrapped(text_from_choice(i.closest.choice), 11));
   text += fmt::format("  at its peak, {}\n{}\n", unit.name, breakdown_text(f.by_category, 4));
   if (i.remedies.empty()) return text + "no single change that is tried makes it fit\n";
@@ -218,11 +235,16 @@ std::string infeasible_text(const Answer& answer, const TextOptions& options, co
 
 std::string phase_text(Phase phase) {
   switch (phase) {
-    case Phase::Load: return "load";
-    case Phase::Step1: return "step 1";
-    case Phase::Step2: return "step 2";
-    case Phase::Eval: return "evaluation";
-    case Phase::Save: return "save";
+    case Phase::Load:
+      return "load";
+    case Phase::Step1:
+      return "step 1";
+    case Phase::Step2:
+      return "step 2";
+    case Phase::Eval:
+      return "evaluation";
+    case Phase::Save:
+      return "save";
   }
   return {};
 }
@@ -243,7 +265,9 @@ std::string breakdown_text(const CategoryBytes& bytes, int indent) {
   for (const Line& line : lines) parts.push_back(line.bytes);
   const std::vector<std::int64_t> hundredths = hundredths_that_add_up(parts, unit);
   std::vector<std::string> cells;
-  const auto cell = [](std::string_view name, std::int64_t h) { return fmt::format("{:<16}{:>9}", name, fmt::format("{}.{:02}", h / 100, h % 100)); };
+  const auto cell = [](std::string_view name, std::int64_t h) {
+    return fmt::format("{:<16}{:>9}", name, fmt::format("{}.{:02}", h / 100, h % 100));
+  };
   std::size_t num_rest = 0;  // categories that round to nothing
   for (std::size_t i = 0; i < lines.size(); ++i) {
     if (hundredths[i] == 0) {
@@ -276,8 +300,9 @@ std::vector<std::string> warnings_of(const PlannedChoice& planned, const std::ve
   for (const UnitLayout& unit : units) {
     const double share = static_cast<double>(numel_of(unit)) / static_cast<double>(all);
     if (share > 0.3 && planned.plan.mesh.shard > 1) {
-      warnings.push_back(fmt::format("unit {} holds {:.0f} % of the parameters: they are gathered together, so sharding saves little of it while it is in use",
-                                     unit.name, 100 * share));
+      warnings.push_back(fmt::format(
+          "unit {} holds {:.0f} % of the parameters: they are gathered together, so sharding saves little of it while it is in use",
+          unit.name, 100 * share));
     }
   }
   return warnings;
@@ -289,7 +314,8 @@ std::string text_from_answer(const Answer& answer, const TextOptions& options) {
   if (!answer.best) return text + infeasible_text(answer, options, paint);
   const Forecast& f = answer.best->forecast;
   text += headline(answer) + "\n";
-  text += paint(fmt::format("  at the peak, {}", amount_unit(f.by_category.total()).name), "1") + "\n" + breakdown_text(f.by_category, 4) + "\n";
+  text += paint(fmt::format("  at the peak, {}", amount_unit(f.by_category.total()).name), "1") + "\n" +
+          breakdown_text(f.by_category, 4) + "\n";
   text += decisions(answer, options, paint) + "\n";
   text += alternatives(answer, paint);
   return text + next_steps(options);

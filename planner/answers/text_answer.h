@@ -13,8 +13,8 @@ namespace shardplan {
 
 struct TextOptions {
   bool colour = false;
-  bool explain = false;         // the figures of every word that was not chosen
-  std::string plan_file;        // "" when no plan was written
+  bool explain = false;                      // the figures of every word that was not chosen
+  std::string plan_file;                     // "" when no plan was written
   std::map<std::string, std::string> given;  // values of the flags of the command: "--gpus" -> "4"
 };
 

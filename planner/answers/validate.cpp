@@ -33,7 +33,8 @@ Predictor predictor_of(JsonReader& reader) {
     if (known.name == kind) return known.predict;
     names.emplace_back(known.name);
   }
-  reader.fail("kind", fmt::format("documents of kind \"{}\" are not predicted", kind), fmt::format("one of {}", fmt::join(names, ", ")));
+  reader.fail("kind", fmt::format("documents of kind \"{}\" are not predicted", kind),
+              fmt::format("one of {}", fmt::join(names, ", ")));
 }
 
 double median(std::vector<double> values) {
@@ -62,7 +63,8 @@ void validate_document(const std::filesystem::path& file, std::vector<Validation
   }
   for (JsonReader& truth_case : reader.array("cases")) {
     const std::string id = truth_case.string("id");
-    if (report->predictions.contains(id) || report->missing.contains(id)) truth_case.fail("id", fmt::format("the case \"{}\" stands twice", id));
+    if (report->predictions.contains(id) || report->missing.contains(id))
+      truth_case.fail("id", fmt::format("the case \"{}\" stands twice", id));
     try {
       CasePrediction made = predict(truth_case.raw(), file);
       report->predictions[id] = std::move(made.prediction);
@@ -100,12 +102,15 @@ ErrorStatistics statistics_of(const ValidationReport& report) {
 }
 
 std::string text_from_validation(const ValidationReport& report) {
-  std::string text = fmt::format("{}\n  {:<34} {:<22} {:>16} {:>16} {:>10}\n", report.source_kind, "case", "figure", "predicted", "true", "error");
+  std::string text =
+      fmt::format("{}\n  {:<34} {:<22} {:>16} {:>16} {:>10}\n", report.source_kind, "case", "figure", "predicted", "true", "error");
   for (const ValidationRow& row : report.rows) {
-    text += fmt::format("  {:<34} {:<22} {:>16.0f} {:>16.0f} {:>9.4f}%\n", row.id, row.figure, row.predicted, row.truth, 100 * row.relative_error);
+    text += fmt::format("  {:<34} {:<22} {:>16.0f} {:>16.0f} {:>9.4f}%\n", row.id, row.figure, row.predicted, row.truth,
+                        100 * row.relative_error);
     for (const std::string& field : row.differs) text += fmt::format("    differs: {}\n", field);
   }
-  for (const auto& [id, reason] : report.missing.items()) text += fmt::format("  {:<34} missing: {}\n", id, reason.get<std::string>());
+  for (const auto& [id, reason] : report.missing.items())
+    text += fmt::format("  {:<34} missing: {}\n", id, reason.get<std::string>());
   const ErrorStatistics s = statistics_of(report);
   const auto equal = std::count_if(report.rows.begin(), report.rows.end(),
                                    [](const ValidationRow& row) { return row.relative_error == 0 && row.differs.empty(); });
@@ -130,9 +135,11 @@ ErrorBar error_bar_from_text(std::string_view text) {
     const std::string_view number = text.substr(equals + 1);
     double fraction = 0;
     const auto [end, error] = std::from_chars(number.data(), number.data() + number.size(), fraction);
-    if (error == std::errc{} && end == number.data() + number.size() && fraction >= 0 && std::isfinite(fraction)) return {std::string(statistic), fraction};
+    if (error == std::errc{} && end == number.data() + number.size() && fraction >= 0 && std::isfinite(fraction))
+      return {std::string(statistic), fraction};
   }
-  throw UsageError(fmt::format("\"{}\" is no bar", text), "--fail-above", "median=F, p90=F or worst=F with a fraction F, for example p90=0.05");
+  throw UsageError(fmt::format("\"{}\" is no bar", text), "--fail-above",
+                   "median=F, p90=F or worst=F with a fraction F, for example p90=0.05");
 }
 
 bool is_above(const ErrorBar& bar, const ErrorStatistics& statistics) {

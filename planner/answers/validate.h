@@ -1,8 +1,9 @@
 // Predicts every case of truth documents and compares.
 //
 // Kinds predicted: parameters (counts and tables of a model), saved_activations (what autograd keeps for a part of a stock
-// transformers model on CUDA) and fsdp2_memory (what stock FSDP2 holds on one rank in two steps). Cases that are not modelled are listed with the reason, never guessed.
-// Paths inside a document are relative to it. Errors: ConfigError for a malformed document, or one of a kind that is not predicted.
+// transformers model on CUDA) and fsdp2_memory (what stock FSDP2 holds on one rank in two steps). Cases that are not modelled are
+// listed with the reason, never guessed. Paths inside a document are relative to it. Errors: ConfigError for a malformed document,
+// or one of a kind that is not predicted.
 #pragma once
 
 #include <filesystem>
@@ -16,24 +17,24 @@ namespace shardplan {
 // One figure of one case.
 struct ValidationRow {
   std::string id;
-  std::string figure;             // "total_parameters", "activation_bytes"
+  std::string figure;  // "total_parameters", "activation_bytes"
   double predicted = 0;
   double truth = 0;
-  double relative_error = 0;      // (predicted - truth) / truth
+  double relative_error = 0;         // (predicted - truth) / truth
   std::vector<std::string> differs;  // fields of the case that are not equal to the truth, beyond this figure
 };
 
 struct ErrorStatistics {
   std::int64_t count = 0;
-  double median_fraction = 0;         // of the absolute relative errors
-  double p90_fraction = 0;            // nearest rank
+  double median_fraction = 0;  // of the absolute relative errors
+  double p90_fraction = 0;     // nearest rank
   double worst_fraction = 0;
   double signed_median_fraction = 0;  // bias
 };
 
 struct ValidationReport {
   std::string source_kind;
-  std::vector<ValidationRow> rows;  // in document order
+  std::vector<ValidationRow> rows;                                        // in document order
   nlohmann::ordered_json predictions = nlohmann::ordered_json::object();  // case id -> prediction
   nlohmann::ordered_json missing = nlohmann::ordered_json::object();      // case id -> reason
 };
@@ -66,7 +67,8 @@ struct CasePrediction {
 };
 // Throw Error with the reason when a case is not modelled.
 [[nodiscard]] CasePrediction predict_parameters(const nlohmann::ordered_json& truth_case, const std::filesystem::path& document);
-[[nodiscard]] CasePrediction predict_saved_activations(const nlohmann::ordered_json& truth_case, const std::filesystem::path& document);
+[[nodiscard]] CasePrediction predict_saved_activations(const nlohmann::ordered_json& truth_case,
+                                                       const std::filesystem::path& document);
 [[nodiscard]] CasePrediction predict_fsdp2_memory(const nlohmann::ordered_json& truth_case, const std::filesystem::path& document);
 
 }  // namespace shardplan

@@ -41,7 +41,9 @@ Json layer_runs(const ParameterTable& table, std::int64_t num_layers) {
   Json runs = Json::array();
   Json last;
   for (std::int64_t layer = 0; layer < num_layers; ++layer) {
-    const auto of_part = [&](auto select) { return numel_where(table, [&](const Parameter& p) { return p.layer == layer && select(p); }); };
+    const auto of_part = [&](auto select) {
+      return numel_where(table, [&](const Parameter& p) { return p.layer == layer && select(p); });
+    };
     Json counts = {{"total_parameters", of_part([](const Parameter&) { return true; })},
                    {"attention_parameters", of_part([](const Parameter& p) { return p.part == ParameterPart::Attention; })},
                    {"mlp_parameters", of_part([](const Parameter& p) { return p.part == ParameterPart::Mlp; })},
@@ -143,7 +145,7 @@ Json classification(const ModelSpec& model, const ParameterTable& table) {
 }
 
 Json shape_of(const ModelSpec& model) {
-  Json shape = {{"hidden_size", model.hidden_size}, {"layers", model.num_layers},   {"heads", model.num_heads},
+  Json shape = {{"hidden_size", model.hidden_size}, {"layers", model.num_layers}, {"heads", model.num_heads},
                 {"kv_heads", model.num_kv_heads},   {"head_dim", model.head_dim}, {"vocab_size", model.vocab_size}};
   if (model.latent.kv_rank > 0) {
     shape["head_dim"] = nullptr;
@@ -159,7 +161,9 @@ std::int64_t active_parameters(const ModelSpec& model, const ParameterTable& tab
 }
 
 Json prediction_of(const ModelSpec& model, const ParameterTable& table) {
-  const auto of_part = [&](ParameterPart part) { return numel_where(table, [part](const Parameter& p) { return p.part == part; }); };
+  const auto of_part = [&](ParameterPart part) {
+    return numel_where(table, [part](const Parameter& p) { return p.part == part; });
+  };
   const std::int64_t embedding = of_part(ParameterPart::Embedding), head = of_part(ParameterPart::Head);
   Json tied = Json::array();
   if (table.head_is_tied) tied.push_back({table.head_name, table.embedding_name});
@@ -177,12 +181,14 @@ Json prediction_of(const ModelSpec& model, const ParameterTable& table) {
                {"table_fnv1a64", fnv1a64(table)},
                {"buffers", buffers_of(table)},
                {"sequence_classification", classification(model, table)}};
-  for (const ModuleRename& rename : table.renames) made["module_renames"].push_back({{"disk", rename.disk}, {"module", rename.module}});
+  for (const ModuleRename& rename : table.renames)
+    made["module_renames"].push_back({{"disk", rename.disk}, {"module", rename.module}});
   if (model.vision_numel > 0) made["total_with_vision_parameters"] = table.total_numel() + model.vision_numel;
   if (model.experts.count > 0) made["active_parameters"] = active_parameters(model, table);
   if (!table.module_tensors.empty()) {
     made["module_tensors"] = tensor_groups(table.module_tensors);
-    made["module_tensor_count"] = static_cast<std::int64_t>(table.parameters.size() + table.module_tensors.size()) - table.num_fused;
+    made["module_tensor_count"] =
+        static_cast<std::int64_t>(table.parameters.size() + table.module_tensors.size()) - table.num_fused;
   }
   return made;
 }
@@ -208,7 +214,8 @@ std::set<std::string> expanded(const Json& groups) {
   };
   for (const Json& group : groups) {
     const std::string shape = group.at("shape").dump();
-    for (const std::string& name : expand(group, "e", expand(group, "i", {group.at("name").get<std::string>()}))) tensors.insert(name + shape);
+    for (const std::string& name : expand(group, "e", expand(group, "i", {group.at("name").get<std::string>()})))
+      tensors.insert(name + shape);
   }
   return tensors;
 }
@@ -219,7 +226,9 @@ bool same(const Json& a, const Json& b) { return nlohmann::json(a) == nlohmann::
 std::vector<std::string> differences(const Json& prediction, const Json& expected) {
   std::vector<std::string> fields;
   for (const auto& [field, truth] : expected.items()) {
-    const bool equal = prediction.contains(field) && (field == "tensors" || field == "module_tensors" ? expanded(prediction[field]) == expanded(truth) : same(prediction[field], truth));
+    const bool equal = prediction.contains(field) &&
+                       (field == "tensors" || field == "module_tensors" ? expanded(prediction[field]) == expanded(truth)
+                                                                        : same(prediction[field], truth));
     if (!equal) fields.push_back(field);
   }
   return fields;

@@ -1,5 +1,5 @@
-// Truth kind "saved_activations": what autograd keeps for one decoder block, or for final norm, head and loss, of a stock transformers
-// model on CUDA.
+// Truth kind "saved_activations": what autograd keeps for one decoder block, or for final norm, head and loss, of a stock
+// transformers model on CUDA.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -22,7 +22,7 @@ using Json = nlohmann::ordered_json;
 
 struct Setup {
   ModelSpec model;
-  bool is_block = true;           // else final norm, head and loss
+  bool is_block = true;  // else final norm, head and loss
   std::int64_t block = 0;
   DType dtype = DType::BF16;
   bool is_eager = false;
@@ -100,8 +100,12 @@ Kernels stock_kernels(const Setup& setup) {
 }
 
 Part part_of(const Setup& setup) {
-  GraphRequest request{.model = setup.model, .table = parameter_table(setup.model), .micro_batch = setup.micro_batch, .seq_len = setup.seq_len,
-                       .compute = setup.dtype, .kernels = stock_kernels(setup)};
+  GraphRequest request{.model = setup.model,
+                       .table = parameter_table(setup.model),
+                       .micro_batch = setup.micro_batch,
+                       .seq_len = setup.seq_len,
+                       .compute = setup.dtype,
+                       .kernels = stock_kernels(setup)};
   mark_trainable(setup, request.table);
   OpGraph forward = build_forward(request);
   const Segments segments = find_segments(forward);
@@ -137,12 +141,16 @@ Json json_from(const Value& value) {
 std::string_view kind_of(const OpGraph& graph, StorageId storage, StorageId input) {
   if (storage == input) return "input";
   switch (graph.storage(storage).role) {
-    case StorageRole::HostScalar: return "host";
+    case StorageRole::HostScalar:
+      return "host";
     case StorageRole::Input:
-    case StorageRole::Buffer: return "outside";
-    case StorageRole::Activation: return "activation";
+    case StorageRole::Buffer:
+      return "outside";
+    case StorageRole::Activation:
+      return "activation";
     case StorageRole::Gradient:
-    case StorageRole::Parameter: break;
+    case StorageRole::Parameter:
+      break;
   }
   CHECK(false, "gradients and parameters are not saved");
 }
@@ -175,7 +183,8 @@ std::int64_t sum_of(const std::vector<SavedRow>& rows, std::string_view kind, st
 
 std::vector<std::string> multiset_of(const Json& rows) {
   std::vector<std::string> result;
-  for (const Json& row : rows) result.push_back(fmt::format("{} {}", row.at("kind").get<std::string>(), row.at("bytes").get<std::int64_t>()));
+  for (const Json& row : rows)
+    result.push_back(fmt::format("{} {}", row.at("kind").get<std::string>(), row.at("bytes").get<std::int64_t>()));
   std::sort(result.begin(), result.end());
   return result;
 }
@@ -225,7 +234,8 @@ CasePrediction predict_saved_activations(const Json& truth_case, const std::file
     const std::vector<SavedStorage> saved = saved_storages(part.graph);
     const StorageId storage = part.graph.value(logits).storage;
     prediction["logits"] = json_from(part.graph.value(logits));
-    prediction["logits"]["saved"] = std::any_of(saved.begin(), saved.end(), [&](const SavedStorage& s) { return s.storage == storage; });
+    prediction["logits"]["saved"] =
+        std::any_of(saved.begin(), saved.end(), [&](const SavedStorage& s) { return s.storage == storage; });
   }
 
   JsonReader expected = reader.object("expected");

@@ -10,7 +10,9 @@ namespace shardplan {
 namespace fs = std::filesystem;
 
 fs::path config_folder(const std::optional<std::string>& named, const char* environment, const fs::path& program) {
-  const auto holds_configs = [](const fs::path& folder) { return fs::is_directory(folder / "models") && fs::is_directory(folder / "hardware"); };
+  const auto holds_configs = [](const fs::path& folder) {
+    return fs::is_directory(folder / "models") && fs::is_directory(folder / "hardware");
+  };
   // A folder that somebody named is taken or refused, never passed over.
   if (named || (environment != nullptr && *environment != '\0')) {
     const fs::path folder = named ? *named : environment;
@@ -25,7 +27,8 @@ fs::path config_folder(const std::optional<std::string>& named, const char* envi
     if (holds_configs(folder)) return folder;
     tried += (tried.empty() ? "" : ", ") + folder.string();
   }
-  throw IoError("the folder with models and hardware is not found", tried, "--configs DIR, or SHARDPLAN_CONFIGS in the environment");
+  throw IoError("the folder with models and hardware is not found", tried,
+                "--configs DIR, or SHARDPLAN_CONFIGS in the environment");
 }
 
 fs::path program_file() { return fs::read_symlink("/proc/self/exe"); }

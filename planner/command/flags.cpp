@@ -23,10 +23,13 @@ struct VerbRow {
 
 constexpr std::array<VerbRow, 8> kVerbs{{
     {Verb::Plan, "plan", 'p', "plan MODEL --gpus N [flags]", "Answers: does it fit, what is the fastest way, what will happen."},
-    {Verb::Explain, "explain", 'e', "plan explain MODEL --gpus N [flags]", "Plans, and shows for every decision what the other words would have given."},
+    {Verb::Explain, "explain", 'e', "plan explain MODEL --gpus N [flags]",
+     "Plans, and shows for every decision what the other words would have given."},
     {Verb::Simulate, "simulate", 's', "plan simulate PLAN.json [flags]", "Gives a plan time: any number of GPUs, none needed."},
-    {Verb::Check, "check", 'c', "plan check PLAN.json [flags]", "Judges a plan file without the search: ok, or the laws it breaks."},
-    {Verb::Validate, "validate", 'v', "plan validate FILE... [flags]", "Predicts the cases of truth documents and prints the errors."},
+    {Verb::Check, "check", 'c', "plan check PLAN.json [flags]",
+     "Judges a plan file without the search: ok, or the laws it breaks."},
+    {Verb::Validate, "validate", 'v', "plan validate FILE... [flags]",
+     "Predicts the cases of truth documents and prints the errors."},
     {Verb::Models, "models", 'm', "plan models [flags]", "Lists the models known by name."},
     {Verb::Hardware, "hardware", 'h', "plan hardware [ID] [flags]", "Lists the hardware known by name, or shows one."},
     {Verb::Env, "env", 'n', "plan env [flags]", "Prints versions and settings for a bug report."},
@@ -61,11 +64,13 @@ constexpr std::array kFlags{
     FlagRow{"hardware", "FILE", kAsked, "hardware file; local: this machine; local-cpu: its CPU ranks", false, true, "pesc"},
     FlagRow{"seq-len", "S", kAsked, "tokens per sequence (2048)", false, true, "pe"},
     FlagRow{"global-batch", "G", kAsked, "sequences per optimizer step over all ranks (free)", false, true, "pe"},
-    FlagRow{"train", "X", kAsked, "all, head, embed, last:N, norms, biases, regex:RE; joined by + or repeated (all)", true, true, "pe"},
+    FlagRow{"train", "X", kAsked, "all, head, embed, last:N, norms, biases, regex:RE; joined by + or repeated (all)", true, true,
+            "pe"},
     FlagRow{"freeze", "RE", kAsked, "takes parameters away from what trains", true, true, "pe"},
     FlagRow{"memory-limit", "B", kAsked, "per GPU, \"40 GiB\" (what the device lets a process use)", false, true, "pesc"},
     FlagRow{"host-memory-limit", "B", kAsked, "per node (the node's memory)", false, true, "pe"},
-    FlagRow{"objective", "WORD", kAsked, "throughput: most tokens per second that fits; memory: least memory (throughput)", false, true, "pe"},
+    FlagRow{"objective", "WORD", kAsked, "throughput: most tokens per second that fits; memory: least memory (throughput)", false,
+            true, "pe"},
     FlagRow{"workload", "FILE", kAsked, "job file: these flags as JSON; flags beside it win", false, false, "pe"},
     FlagRow{"stored-dtype", "T", kPrecision, "weights between steps: fp32, bf16 (fp32)", false, true, "pe"},
     FlagRow{"compute-dtype", "T", kPrecision, "weights as gathered, and activations: fp32, bf16 (bf16)", false, true, "pe"},
@@ -114,15 +119,36 @@ struct Alias {
   std::string_view flag;
 };
 constexpr std::array kAliases{
-    Alias{"num-gpus", "gpus"}, Alias{"num-processes", "gpus"}, Alias{"nproc-per-node", "gpus"}, Alias{"world-size", "gpus"},
-    Alias{"ngpus", "gpus"}, Alias{"nnodes", "nodes"}, Alias{"num-nodes", "nodes"}, Alias{"num-machines", "nodes"},
-    Alias{"max-seq-len", "seq-len"}, Alias{"max-seq-length", "seq-len"}, Alias{"sequence-len", "seq-len"},
-    Alias{"sequence-length", "seq-len"}, Alias{"cutoff-len", "seq-len"}, Alias{"context-length", "seq-len"},
-    Alias{"batch-size", "micro-batch"}, Alias{"per-device-train-batch-size", "micro-batch"}, Alias{"local-batch-size", "micro-batch"},
-    Alias{"micro-batch-size", "micro-batch"}, Alias{"global-batch-size", "global-batch"}, Alias{"gradient-accumulation-steps", "grad-accum"},
-    Alias{"mem-cap", "memory-limit"}, Alias{"budget", "memory-limit"}, Alias{"max-memory", "memory-limit"},
-    Alias{"learning-rate", "lr"}, Alias{"max-grad-norm", "clip-norm"}, Alias{"warmup-steps", "warmup"}, Alias{"max-steps", "steps"},
-    Alias{"lr-scheduler-type", "schedule"}, Alias{"out", "output"}, Alias{"job", "workload"},
+    Alias{"num-gpus", "gpus"},
+    Alias{"num-processes", "gpus"},
+    Alias{"nproc-per-node", "gpus"},
+    Alias{"world-size", "gpus"},
+    Alias{"ngpus", "gpus"},
+    Alias{"nnodes", "nodes"},
+    Alias{"num-nodes", "nodes"},
+    Alias{"num-machines", "nodes"},
+    Alias{"max-seq-len", "seq-len"},
+    Alias{"max-seq-length", "seq-len"},
+    Alias{"sequence-len", "seq-len"},
+    Alias{"sequence-length", "seq-len"},
+    Alias{"cutoff-len", "seq-len"},
+    Alias{"context-length", "seq-len"},
+    Alias{"batch-size", "micro-batch"},
+    Alias{"per-device-train-batch-size", "micro-batch"},
+    Alias{"local-batch-size", "micro-batch"},
+    Alias{"micro-batch-size", "micro-batch"},
+    Alias{"global-batch-size", "global-batch"},
+    Alias{"gradient-accumulation-steps", "grad-accum"},
+    Alias{"mem-cap", "memory-limit"},
+    Alias{"budget", "memory-limit"},
+    Alias{"max-memory", "memory-limit"},
+    Alias{"learning-rate", "lr"},
+    Alias{"max-grad-norm", "clip-norm"},
+    Alias{"warmup-steps", "warmup"},
+    Alias{"max-steps", "steps"},
+    Alias{"lr-scheduler-type", "schedule"},
+    Alias{"out", "output"},
+    Alias{"job", "workload"},
 };
 
 // Words of other tools that mean one of our flags with a value of its own, or nothing that is there.
@@ -138,7 +164,8 @@ constexpr std::array kHints{
     Hint{"buffer-dtype", "buffers are fp32; --compute-dtype sets that of activations"},
     Hint{"gradient-checkpointing", "--recompute full"},
     Hint{"activation-checkpointing", "--recompute full"},
-    Hint{"sharding-strategy", "--shard-degree, --replicate-degree and --reshard-after-forward (FULL_SHARD is: shard degree = GPUs, all)"},
+    Hint{"sharding-strategy",
+         "--shard-degree, --replicate-degree and --reshard-after-forward (FULL_SHARD is: shard degree = GPUs, all)"},
     Hint{"fsdp-offload-params", "nothing is kept on the host; --recompute and --stored-dtype bf16 save device memory"},
     Hint{"cpu-offload", "nothing is kept on the host; --recompute and --stored-dtype bf16 save device memory"},
     Hint{"offload", "nothing is kept on the host; --recompute and --stored-dtype bf16 save device memory"},
@@ -204,9 +231,10 @@ const FlagRow* find_flag(std::string_view name) {
   for (const Alias& alias : kAliases) {
     if (alias.word == near) near = alias.flag;
   }
-  throw UsageError(fmt::format("unknown flag --{}", written), "",
-                   near.empty() ? fmt::format("{} --help lists the flags", verb == Verb::Plan ? "plan" : fmt::format("plan {}", verb_name(verb)))
-                                : fmt::format("--{}", near));
+  throw UsageError(
+      fmt::format("unknown flag --{}", written), "",
+      near.empty() ? fmt::format("{} --help lists the flags", verb == Verb::Plan ? "plan" : fmt::format("plan {}", verb_name(verb)))
+                   : fmt::format("--{}", near));
 }
 
 // The flag's own name for every way of writing it; "--x=v" is split by the caller.
@@ -223,7 +251,8 @@ std::string canonical_flag(const std::string& written, Verb verb) {
       if (row->verbs.find(v.letter) == std::string_view::npos) continue;
       takes += (takes.empty() ? "" : ", ") + (v.verb == Verb::Plan ? std::string("plan") : fmt::format("plan {}", v.name));
     }
-    throw UsageError(fmt::format("plan {} takes no flag --{}", verb_name(verb), row->name), "", fmt::format("--{} belongs to {}", row->name, takes));
+    throw UsageError(fmt::format("plan {} takes no flag --{}", verb_name(verb), row->name), "",
+                     fmt::format("--{} belongs to {}", row->name, takes));
   }
   return word;
 }
@@ -252,7 +281,8 @@ std::vector<std::string> normalised(const std::vector<std::string>& arguments, V
     // A value may itself start with a dash ("--freeze -x"): it is handed over joined, so that it cannot be taken for a flag.
     result.back() += "=" + (equals == std::string::npos ? arguments[++i] : argument.substr(equals + 1));
     // Two words after --betas, as some tools write it.
-    if (name == "betas" && equals == std::string::npos && result.back().find(',') == std::string::npos && i + 1 < arguments.size()) {
+    if (name == "betas" && equals == std::string::npos && result.back().find(',') == std::string::npos &&
+        i + 1 < arguments.size()) {
       result.back() += "," + arguments[++i];
     }
   }
@@ -338,7 +368,9 @@ CommandLine parse_command_line(const std::vector<std::string>& arguments) {
     line.version = true;
     return line;
   } catch (const CLI::ParseError& problem) {
-    throw UsageError(problem.what(), "", fmt::format("{}--help lists the flags", verb == Verb::Plan ? "plan " : fmt::format("plan {} ", verb_name(verb))));
+    throw UsageError(
+        problem.what(), "",
+        fmt::format("{}--help lists the flags", verb == Verb::Plan ? "plan " : fmt::format("plan {} ", verb_name(verb))));
   }
   line.positionals = parser->positionals;
   for (const auto& [name, option] : parser->options) {

@@ -18,9 +18,9 @@ enum class Verb { Plan, Explain, Simulate, Check, Validate, Models, Hardware, En
 [[nodiscard]] std::string_view verb_name(Verb verb);
 
 struct FlagRow {
-  std::string_view name;     // "seq-len"
-  std::string_view value;    // "S"; empty: a switch
-  std::string_view group;    // heading of the help
+  std::string_view name;   // "seq-len"
+  std::string_view value;  // "S"; empty: a switch
+  std::string_view group;  // heading of the help
   std::string_view help;
   bool repeats = false;
   bool in_job_file = false;  // may stand in a --workload file, as seq_len

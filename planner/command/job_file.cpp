@@ -33,11 +33,13 @@ std::optional<Given> given_from(JsonReader& reader, const FlagRow& row, const st
   reader.ignore(key);
   if (is_word(value)) {
     given.values.push_back(word_of(value));
-  } else if ((row.repeats || row.name == "betas") && value.is_array() && !value.empty() && std::all_of(value.begin(), value.end(), is_word)) {
+  } else if ((row.repeats || row.name == "betas") && value.is_array() && !value.empty() &&
+             std::all_of(value.begin(), value.end(), is_word)) {
     for (const nlohmann::ordered_json& item : value) given.values.push_back(word_of(item));
     if (row.name == "betas") given.values = {fmt::format("{}", fmt::join(given.values, ","))};
   } else {
-    reader.fail(key, fmt::format("expected a {}, found {}", row.repeats ? "text or a list of texts" : "text or a number", value.dump()));
+    reader.fail(key,
+                fmt::format("expected a {}, found {}", row.repeats ? "text or a list of texts" : "text or a number", value.dump()));
   }
   // A path that exists beside the file is meant that way; an alias or an id has no such file.
   if (row.name == "model" || row.name == "hardware") {

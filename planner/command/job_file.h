@@ -2,8 +2,8 @@
 //
 //   {"schema_version": 1, "kind": "shardplan.job", "model": "llama3-8b", "gpus": 4, "seq_len": 2048, "train": ["last:4", "head"]}
 //
-// Keys are the flags' names with _ for -. A flag on the command line wins over the file. Relative paths in a file are resolved against it.
-// Errors: ConfigError for an unknown key (with the nearest), a wrong type, a wrong kind or version.
+// Keys are the flags' names with _ for -. A flag on the command line wins over the file. Relative paths in a file are resolved
+// against it. Errors: ConfigError for an unknown key (with the nearest), a wrong type, a wrong kind or version.
 #pragma once
 
 #include <filesystem>

@@ -16,7 +16,8 @@
 namespace shardplan {
 namespace {
 
-[[noreturn]] void refuse(const CommandLine& line, const std::string& flag, const std::string& problem, const std::string& remedy = "") {
+[[noreturn]] void refuse(const CommandLine& line, const std::string& flag, const std::string& problem,
+                         const std::string& remedy = "") {
   const Given& given = line.given.at(flag);
   if (given.from_file) throw ConfigError(problem, given.where, remedy);
   throw UsageError(problem, given.where, remedy);
@@ -26,10 +27,12 @@ std::int64_t integer_from(const CommandLine& line, const std::string& flag, std:
   const std::string text = *line.value(flag);
   std::int64_t number = 0;
   const auto [end, problem] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (problem != std::errc{} || end != text.data() + text.size()) refuse(line, flag, fmt::format("expected a whole number, found '{}'", text));
+  if (problem != std::errc{} || end != text.data() + text.size())
+    refuse(line, flag, fmt::format("expected a whole number, found '{}'", text));
   if (number < least || number > most) {
-    refuse(line, flag, most == INT64_MAX || most == INT32_MAX ? fmt::format("expected at least {}, found {}", least, number)
-                                                              : fmt::format("expected {} to {}, found {}", least, most, number));
+    refuse(line, flag,
+           most == INT64_MAX || most == INT32_MAX ? fmt::format("expected at least {}, found {}", least, number)
+                                                  : fmt::format("expected {} to {}, found {}", least, most, number));
   }
   return number;
 }
@@ -41,8 +44,9 @@ double number_from(const CommandLine& line, const std::string& flag, const std::
     refuse(line, flag, fmt::format("expected a number, found '{}'", text));
   }
   if (number < least || number >= below) {
-    refuse(line, flag, std::isfinite(below) ? fmt::format("expected a number from {} to below {}, found {}", least, below, text)
-                                            : fmt::format("expected a number of at least {}, found {}", least, text));
+    refuse(line, flag,
+           std::isfinite(below) ? fmt::format("expected a number from {} to below {}, found {}", least, below, text)
+                                : fmt::format("expected a number of at least {}, found {}", least, text));
   }
   return number;
 }
@@ -85,13 +89,15 @@ OptimizerSpec optimizer_from(const CommandLine& line) {
   optimizer.lr = number_or(line, "lr", optimizer.lr, 0);
   if (const auto text = line.value("betas")) {
     const std::size_t comma = text->find(',');
-    if (comma == std::string::npos) refuse(line, "betas", fmt::format("expected two numbers, found '{}'", *text), "--betas 0.9,0.999");
+    if (comma == std::string::npos)
+      refuse(line, "betas", fmt::format("expected two numbers, found '{}'", *text), "--betas 0.9,0.999");
     optimizer.beta1 = number_from(line, "betas", text->substr(0, comma), 0, 1);
     optimizer.beta2 = number_from(line, "betas", text->substr(comma + 1), 0, 1);
   }
   optimizer.eps = number_or(line, "eps", optimizer.eps, 0);
   optimizer.weight_decay = number_or(line, "weight-decay", optimizer.weight_decay, 0);
-  if (line.has("decay")) optimizer.decay = word_from(line, "decay", {"all", "matrices"}) == 0 ? WeightDecayScope::All : WeightDecayScope::Matrices;
+  if (line.has("decay"))
+    optimizer.decay = word_from(line, "decay", {"all", "matrices"}) == 0 ? WeightDecayScope::All : WeightDecayScope::Matrices;
   optimizer.warmup_steps = static_cast<std::int32_t>(count_from_flag(line, "warmup", 0, 0, INT32_MAX));
   if (line.has("schedule")) {
     const LrSchedule schedules[] = {LrSchedule::Constant, LrSchedule::Linear, LrSchedule::Cosine};
@@ -135,7 +141,8 @@ WorkloadSpec workload_from(const CommandLine& line) {
 FixedKnobs knobs_from(const CommandLine& line) {
   FixedKnobs knobs;
   if (line.has("shard-degree")) knobs.shard_degree = static_cast<std::int32_t>(integer_from(line, "shard-degree", 1, INT32_MAX));
-  if (line.has("replicate-degree")) knobs.replicate_degree = static_cast<std::int32_t>(integer_from(line, "replicate-degree", 1, INT32_MAX));
+  if (line.has("replicate-degree"))
+    knobs.replicate_degree = static_cast<std::int32_t>(integer_from(line, "replicate-degree", 1, INT32_MAX));
   knobs.units = knob_word<UnitsWord>(line, "units", units_from_text, "blocks, blocks:K, halves, whole");
   knobs.root = knob_word<RootWord>(line, "root", root_from_text, "joint, split");
   knobs.reshard = knob_word<ReshardWord>(line, "reshard-after-forward", reshard_from_text, "all, none, all-but-last");
@@ -153,9 +160,12 @@ FixedKnobs knobs_from(const CommandLine& line) {
 // Rules across flags.
 void check_together(const CommandLine& line, const PlanRequest& request) {
   const FixedKnobs& knobs = request.knobs;
-  if (request.nodes > request.gpus) refuse(line, "nodes", fmt::format("{} nodes for {} GPUs", request.nodes, request.gpus), fmt::format("--nodes {} or fewer", request.gpus));
+  if (request.nodes > request.gpus)
+    refuse(line, "nodes", fmt::format("{} nodes for {} GPUs", request.nodes, request.gpus),
+           fmt::format("--nodes {} or fewer", request.gpus));
   if (request.gpus % request.nodes != 0) {
-    refuse(line, "nodes", fmt::format("{} GPUs do not spread evenly over {} nodes", request.gpus, request.nodes), "as many GPUs on every node");
+    refuse(line, "nodes", fmt::format("{} GPUs do not spread evenly over {} nodes", request.gpus, request.nodes),
+           "as many GPUs on every node");
   }
   if (request.ranks_per_node() > request.hardware.devices_per_node) {
     refuse(line, line.has("nodes") ? "nodes" : "gpus",
@@ -164,24 +174,28 @@ void check_together(const CommandLine& line, const PlanRequest& request) {
            fmt::format("--nodes {}", (request.gpus + request.hardware.devices_per_node - 1) / request.hardware.devices_per_node));
   }
   const auto divides = [&](const char* flag, std::int64_t degree) {
-    if (request.gpus % degree != 0) refuse(line, flag, fmt::format("{} does not divide the {} GPUs of the job", degree, request.gpus));
+    if (request.gpus % degree != 0)
+      refuse(line, flag, fmt::format("{} does not divide the {} GPUs of the job", degree, request.gpus));
   };
   if (knobs.shard_degree) divides("shard-degree", *knobs.shard_degree);
   if (knobs.replicate_degree) divides("replicate-degree", *knobs.replicate_degree);
   if (knobs.shard_degree && knobs.replicate_degree && *knobs.shard_degree * *knobs.replicate_degree != request.gpus) {
     refuse(line, "replicate-degree",
-           fmt::format("shard degree {} x replicate degree {} is {}, the job has {} GPUs", *knobs.shard_degree, *knobs.replicate_degree,
-                       *knobs.shard_degree * *knobs.replicate_degree, request.gpus),
+           fmt::format("shard degree {} x replicate degree {} is {}, the job has {} GPUs", *knobs.shard_degree,
+                       *knobs.replicate_degree, *knobs.shard_degree * *knobs.replicate_degree, request.gpus),
            fmt::format("--replicate-degree {}, or leave one of them to the search", request.gpus / *knobs.shard_degree));
   }
   if (knobs.units && knobs.units->form == UnitsWord::Form::Whole && knobs.root) {
-    refuse(line, "root", "--units whole puts everything in one unit; --root would mean nothing", "leave --root out, or --units blocks");
+    refuse(line, "root", "--units whole puts everything in one unit; --root would mean nothing",
+           "leave --root out, or --units blocks");
   }
   if (knobs.units && knobs.units->blocks > request.model.num_layers) {
-    refuse(line, "units", fmt::format("{} blocks in a unit, the model has {}", knobs.units->blocks, request.model.num_layers), "--units whole");
+    refuse(line, "units", fmt::format("{} blocks in a unit, the model has {}", knobs.units->blocks, request.model.num_layers),
+           "--units whole");
   }
   if (knobs.recompute && knobs.recompute->every > request.model.num_layers) {
-    refuse(line, "recompute", fmt::format("every {}th block, the model has {}", knobs.recompute->every, request.model.num_layers), "--recompute none");
+    refuse(line, "recompute", fmt::format("every {}th block, the model has {}", knobs.recompute->every, request.model.num_layers),
+           "--recompute none");
   }
   if (knobs.accum_sync && knobs.grad_accum.value_or(1) == 1 && request.workload.global_batch == 0) {
     refuse(line, "accum-sync", "gradients are reduced once in a step of one micro-step; --accum-sync would mean nothing",
@@ -197,11 +211,15 @@ void check_together(const CommandLine& line, const PlanRequest& request) {
            fmt::format("--global-batch {}", std::max<std::int64_t>(step, global / step * step)));
   }
   if (knobs.micro_batch.value_or(1) > most_micro_batch(request)) {
-    refuse(line, "micro-batch", fmt::format("{} sequences of {} tokens are more than {} tokens in a micro-step", *knobs.micro_batch, request.workload.seq_len, kMostTokensOfMicroStep),
+    refuse(line, "micro-batch",
+           fmt::format("{} sequences of {} tokens are more than {} tokens in a micro-step", *knobs.micro_batch,
+                       request.workload.seq_len, kMostTokensOfMicroStep),
            fmt::format("--micro-batch {} or less", most_micro_batch(request)));
   }
   if (global > 0 && batch_shapes(request).empty()) {
-    refuse(line, "global-batch", fmt::format("{} sequences for each of {} ranks are no micro-batch times at most {} micro-steps", global / request.gpus, request.gpus, kMostMicroSteps),
+    refuse(line, "global-batch",
+           fmt::format("{} sequences for each of {} ranks are no micro-batch times at most {} micro-steps", global / request.gpus,
+                       request.gpus, kMostMicroSteps),
            "a number with more divisors, or fewer sequences");
   }
   if (request.workload.seq_len > request.model.max_position_embeddings && request.model.max_position_embeddings > 0) {
@@ -215,7 +233,8 @@ void check_together(const CommandLine& line, const PlanRequest& request) {
 
 }  // namespace
 
-std::int64_t count_from_flag(const CommandLine& line, const std::string& flag, std::int64_t otherwise, std::int64_t least, std::int64_t most) {
+std::int64_t count_from_flag(const CommandLine& line, const std::string& flag, std::int64_t otherwise, std::int64_t least,
+                             std::int64_t most) {
   return line.has(flag) ? integer_from(line, flag, least, most) : otherwise;
 }
 
@@ -223,7 +242,8 @@ std::optional<std::int64_t> bytes_from_flag(const CommandLine& line, const std::
   const auto text = line.value(flag);
   if (!text) return std::nullopt;
   const auto bytes = bytes_from_text(*text);
-  if (!bytes) refuse(line, flag, fmt::format("expected bytes with their unit, found '{}'", *text), "\"40 GiB\" (2^30) or \"40 GB\" (10^9)");
+  if (!bytes)
+    refuse(line, flag, fmt::format("expected bytes with their unit, found '{}'", *text), "\"40 GiB\" (2^30) or \"40 GB\" (10^9)");
   if (*bytes <= 0) refuse(line, flag, fmt::format("expected more than nothing, found '{}'", *text));
   return bytes;
 }
@@ -259,7 +279,8 @@ void check_kept_ops(const CommandLine& line, const PlanRequest& request) {
     if (std::binary_search(names.begin(), names.end(), name)) continue;
     const std::string near = nearest(name, names);
     if (!near.empty()) std::stable_partition(names.begin(), names.end(), [&](const std::string& other) { return other == near; });
-    refuse(line, "recompute", fmt::format("no layer of {} has the op {}", request.model.name, name), fmt::format("keep:OP+OP with {}", fmt::join(names, ", ")));
+    refuse(line, "recompute", fmt::format("no layer of {} has the op {}", request.model.name, name),
+           fmt::format("keep:OP+OP with {}", fmt::join(names, ", ")));
   }
 }
 
@@ -272,10 +293,12 @@ PlanRequest request_from_flags(const CommandLine& line, const std::filesystem::p
                      "values of flags with blanks need quotes");
   }
   if (!line.positionals.empty() && line.has("model")) {
-    throw UsageError(fmt::format("two models: '{}' and --model {}", line.positionals[0], *line.value("model")), "", "give one of them");
+    throw UsageError(fmt::format("two models: '{}' and --model {}", line.positionals[0], *line.value("model")), "",
+                     "give one of them");
   }
   const std::optional<std::string> model = line.positionals.empty() ? line.value("model") : std::optional(line.positionals[0]);
-  if (!model) throw UsageError("no model is given", "", "plan --model llama3-8b --gpus 4; plan models lists the models known by name");
+  if (!model)
+    throw UsageError("no model is given", "", "plan --model llama3-8b --gpus 4; plan models lists the models known by name");
   request.hardware = hardware_from_flags(line, configs, "h100-80g");
   request.model = find_model(*model, configs / "models").spec;
   require_graph(request.model);

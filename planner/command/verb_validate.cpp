@@ -21,7 +21,8 @@ ExitCode run_validate(const CommandLine& line, const Surroundings&) {
 
   const std::vector<ValidationReport> reports = validate_documents(files);
   if (predictions && reports.size() != 1) {
-    throw UsageError(fmt::format("--predictions takes one kind of document, {} were given", reports.size()), "", "one run for each kind");
+    throw UsageError(fmt::format("--predictions takes one kind of document, {} were given", reports.size()), "",
+                     "one run for each kind");
   }
   bool missed = false;
   std::string text;

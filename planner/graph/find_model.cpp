@@ -47,8 +47,8 @@ std::string expanded(const std::string& text) {
 }
 
 fs::path hub_cache() {
-  for (const auto& [name, below] : {std::pair{"HF_HUB_CACHE", ""}, std::pair{"HUGGINGFACE_HUB_CACHE", ""}, std::pair{"HF_HOME", "hub"},
-                                    std::pair{"XDG_CACHE_HOME", "huggingface/hub"}}) {
+  for (const auto& [name, below] : {std::pair{"HF_HUB_CACHE", ""}, std::pair{"HUGGINGFACE_HUB_CACHE", ""},
+                                    std::pair{"HF_HOME", "hub"}, std::pair{"XDG_CACHE_HOME", "huggingface/hub"}}) {
     const char* value = std::getenv(name);
     if (value != nullptr && *value != '\0') return fs::path(expanded(value)) / below;
   }
@@ -68,9 +68,11 @@ HubId hub_id_from(const std::string& model) {
 
 bool looks_like_hub_id(const std::string& repository) {
   const auto slashes = std::count(repository.begin(), repository.end(), '/');
-  const bool plain = std::all_of(repository.begin(), repository.end(),
-                                 [](char c) { return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '/' || c == '-' || c == '_' || c == '.'; });
-  return plain && slashes <= 1 && !repository.empty() && repository.front() != '/' && repository.back() != '/' && repository.front() != '.';
+  const bool plain = std::all_of(repository.begin(), repository.end(), [](char c) {
+    return std::isalnum(static_cast<unsigned char>(c)) != 0 || c == '/' || c == '-' || c == '_' || c == '.';
+  });
+  return plain && slashes <= 1 && !repository.empty() && repository.front() != '/' && repository.back() != '/' &&
+         repository.front() != '.';
 }
 
 // models--ORG--NAME/refs/REVISION names the commit; a revision may be a commit itself.
@@ -144,14 +146,17 @@ FoundModel find_model(const std::string& model, const std::filesystem::path& mod
   std::error_code error;
   if (fs::is_directory(path, error)) {
     const fs::path file = path / "config.json";
-    if (!fs::exists(file, error)) throw UsageError(fmt::format("the directory {} holds no config.json", path.string()), "--model", "a directory in Hugging Face layout");
+    if (!fs::exists(file, error))
+      throw UsageError(fmt::format("the directory {} holds no config.json", path.string()), "--model",
+                       "a directory in Hugging Face layout");
     fs::path name = path.filename().empty() ? path.parent_path().filename() : path.filename();
     return from_file(file, name.string(), path);
   }
   if (fs::is_regular_file(path, error)) {
     const bool is_config = path.filename() == "config.json";
     const fs::path directory = path.has_parent_path() ? path.parent_path() : fs::path(".");
-    return from_file(path, is_config ? fs::absolute(directory).lexically_normal().filename().string() : path.stem().string(), is_config ? directory : fs::path());
+    return from_file(path, is_config ? fs::absolute(directory).lexically_normal().filename().string() : path.stem().string(),
+                     is_config ? directory : fs::path());
   }
   const std::vector<std::string> aliases = model_aliases(model_configs);
   for (const std::string& alias : aliases) {
@@ -164,7 +169,8 @@ FoundModel find_model(const std::string& model, const std::filesystem::path& mod
     const fs::path snapshot = hub_snapshot(id);
     if (fs::exists(snapshot / "config.json", error)) {
       const std::size_t slash = id.repository.rfind('/');
-      return from_file(snapshot / "config.json", slash == std::string::npos ? id.repository : id.repository.substr(slash + 1), snapshot);
+      return from_file(snapshot / "config.json", slash == std::string::npos ? id.repository : id.repository.substr(slash + 1),
+                       snapshot);
     }
     tried += fmt::format("; {}", (snapshot / "config.json").string());
   }
@@ -177,7 +183,8 @@ FoundModel find_model(const std::string& model, const std::filesystem::path& mod
   const std::vector<std::string> near = nearest_aliases(model, aliases);
   if (!near.empty()) remedy = fmt::format("{}", fmt::join(near, ", "));
   if (may_be_hub_id && id.repository.find('/') != std::string::npos) {
-    remedy += fmt::format("{}hf download {}{}", remedy.empty() ? "" : "; or: ", id.repository, id.revision == "main" ? "" : " --revision " + id.revision);
+    remedy += fmt::format("{}hf download {}{}", remedy.empty() ? "" : "; or: ", id.repository,
+                          id.revision == "main" ? "" : " --revision " + id.revision);
   }
   throw UsageError(fmt::format("no model \"{}\"; tried {}", model, tried), "--model", remedy);
 }

@@ -55,7 +55,9 @@ ValueId GraphBuilder::result(OpId op_id, DType dtype, const Dims& sizes, const D
   return value;
 }
 
-ValueId GraphBuilder::result(OpId op_id, DType dtype, const Dims& sizes) { return result(op_id, dtype, sizes, contiguous_strides(sizes)); }
+ValueId GraphBuilder::result(OpId op_id, DType dtype, const Dims& sizes) {
+  return result(op_id, dtype, sizes, contiguous_strides(sizes));
+}
 
 ValueId GraphBuilder::view_result(OpId op_id, ValueId of, const Dims& sizes, const Dims& strides, std::int64_t offset) {
   const ValueId value(static_cast<std::int64_t>(graph_.values.size()));
@@ -281,7 +283,8 @@ ValueId GraphBuilder::rowwise_backward(OpKind kind, ValueId g, ValueId y, DType 
 // --- products ---
 
 ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias) {
-  CHECK(value(weight).sizes.rank == 2 && value(x).sizes[-1] == value(weight).sizes[1], "a linear layer takes vectors of its input size");
+  CHECK(value(weight).sizes.rank == 2 && value(x).sizes[-1] == value(weight).sizes[1],
+        "a linear layer takes vectors of its input size");
   Dims sizes = value(x).sizes;
   sizes[-1] = value(weight).sizes[0];
   const OpId id = bias.is_set() ? add(OpKind::Linear, {x, weight, bias}) : add(OpKind::Linear, {x, weight});
@@ -289,12 +292,14 @@ ValueId GraphBuilder::linear(ValueId x, ValueId weight, ValueId bias) {
 }
 
 ValueId GraphBuilder::mm(ValueId a, ValueId b) {
-  CHECK(value(a).sizes.rank == 2 && value(b).sizes.rank == 2 && value(a).sizes[1] == value(b).sizes[0], "inner sizes of a product agree");
+  CHECK(value(a).sizes.rank == 2 && value(b).sizes.rank == 2 && value(a).sizes[1] == value(b).sizes[0],
+        "inner sizes of a product agree");
   return result(add(OpKind::Mm, {a, b}), value(a).dtype, Dims{value(a).sizes[0], value(b).sizes[1]});
 }
 
 ValueId GraphBuilder::bmm(ValueId a, ValueId b) {
-  CHECK(value(a).sizes.rank == 3 && value(b).sizes.rank == 3 && value(a).sizes[2] == value(b).sizes[1] && value(a).sizes[0] == value(b).sizes[0],
+  CHECK(value(a).sizes.rank == 3 && value(b).sizes.rank == 3 && value(a).sizes[2] == value(b).sizes[1] &&
+            value(a).sizes[0] == value(b).sizes[0],
         "inner sizes of a batched product agree");
   return result(add(OpKind::Bmm, {a, b}), value(a).dtype, Dims{value(a).sizes[0], value(a).sizes[1], value(b).sizes[2]});
 }
@@ -384,7 +389,9 @@ GraphBuilder::AttentionGradients GraphBuilder::attention_backward(ValueId g, OpI
   }
   op(id).scalar = forward.scalar;
   op(id).ints = forward.ints;
-  const auto like = [&](ValueId x) { return result(id, value(x).dtype, value(x).sizes, strides_with_heads_inside(value(x).sizes)); };
+  const auto like = [&](ValueId x) {
+    return result(id, value(x).dtype, value(x).sizes, strides_with_heads_inside(value(x).sizes));
+  };
   const ValueId gq = like(q), gk = like(k), gv = like(v);
   return {gq, gk, gv};
 }

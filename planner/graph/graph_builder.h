@@ -54,8 +54,8 @@ class GraphBuilder {
   ValueId reduce_last(OpKind kind, ValueId x);  // MeanLast, SumLast
   ValueId sum_leading(ValueId x);
   ValueId sum(ValueId x, std::int32_t dim);
-  ValueId rowwise(OpKind kind, ValueId x, DType dtype);                        // Softmax, SafeSoftmax, LogSoftmax
-  ValueId rowwise_backward(OpKind kind, ValueId g, ValueId y, DType dtype);    // of those
+  ValueId rowwise(OpKind kind, ValueId x, DType dtype);                      // Softmax, SafeSoftmax, LogSoftmax
+  ValueId rowwise_backward(OpKind kind, ValueId g, ValueId y, DType dtype);  // of those
 
   // Products.
   ValueId linear(ValueId x, ValueId weight, ValueId bias);

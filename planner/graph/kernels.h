@@ -28,15 +28,15 @@ struct Kernels {
   DeviceKind device = DeviceKind::Cuda;
   AttentionKernel attention = AttentionKernel::CudaFlash;
   LossForm loss = LossForm::TargetsGiven;
-  bool grouped_attention = true;      // kernel takes fewer key/value heads; otherwise they are repeated first
-  bool padding_mask = false;          // a mask of ones is passed and materialised (stock code only)
-  bool mask_per_layer = false;        // every layer makes its own additive mask (stock code); false: one for all layers of a window
-  std::int32_t threads = 1;           // CPU only: scratch of the attention kernel grows with it
+  bool grouped_attention = true;  // kernel takes fewer key/value heads; otherwise they are repeated first
+  bool padding_mask = false;      // a mask of ones is passed and materialised (stock code only)
+  bool mask_per_layer = false;    // every layer makes its own additive mask (stock code); false: one for all layers of a window
+  std::int32_t threads = 1;       // CPU only: scratch of the attention kernel grows with it
   bool operator==(const Kernels&) const = default;
 };
 
-// What our own runtime uses: CPU flash on CPU; on CUDA flash for 16-bit, efficient for fp32. A layer whose sliding window is shorter
-// than the sequence gets an additive mask and, on CUDA, the efficient kernel.
+// What our own runtime uses: CPU flash on CPU; on CUDA flash for 16-bit, efficient for fp32. A layer whose sliding window is
+// shorter than the sequence gets an additive mask and, on CUDA, the efficient kernel.
 [[nodiscard]] Kernels kernels_for(DeviceKind device, DType compute, bool grouped_heads);
 
 }  // namespace shardplan

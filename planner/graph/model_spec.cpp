@@ -21,8 +21,9 @@ const ModelFamily& family_from(JsonReader& reader) {
     supported.emplace_back(family.model_type);
   }
   const std::string near = nearest(model_type, supported);
-  reader.fail("model_type", fmt::format("model_type \"{}\" is not supported", model_type),
-              fmt::format("one of {}{}", fmt::join(supported, ", "), near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
+  reader.fail(
+      "model_type", fmt::format("model_type \"{}\" is not supported", model_type),
+      fmt::format("one of {}{}", fmt::join(supported, ", "), near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
 }
 
 DType dtype_of(JsonReader& reader) {
@@ -44,7 +45,8 @@ void note_missing_graph(JsonReader& reader, const ModelFamily& family, ModelSpec
   }
   std::string near = nearest(model.model_type, planned);
   if (near.empty()) near = "llama";
-  note_gap(reader, model, "model_type", fmt::format("models of type \"{}\" are counted, but not planned: {}", model.model_type, family.missing),
+  note_gap(reader, model, "model_type",
+           fmt::format("models of type \"{}\" are counted, but not planned: {}", model.model_type, family.missing),
            fmt::format("one of {}; the nearest is \"{}\"", fmt::join(planned, ", "), near));
 }
 
@@ -58,7 +60,8 @@ ModelSpec model_from_json(const nlohmann::ordered_json& config, const std::strin
   model.name = name;
   model.model_type = family.model_type;
   model.family = family.family;
-  if (reader.has("quantization_config")) reader.fail("quantization_config", "quantised checkpoints are not supported", "use the unquantised checkpoint");
+  if (reader.has("quantization_config"))
+    reader.fail("quantization_config", "quantised checkpoints are not supported", "use the unquantised checkpoint");
   model.checkpoint_dtype = dtype_of(reader);
   model.buffer_dtype = model.checkpoint_dtype;
   note_missing_graph(reader, family, model);

@@ -18,18 +18,42 @@
 namespace shardplan {
 
 enum class Family : std::uint8_t {
-  Llama, Mistral, Mixtral, Qwen2, Qwen2Moe, Qwen3, Qwen3Moe, DeepseekV2, DeepseekV3, Gemma, Gemma2, Gemma3, Phi, Phi3,
-  Gpt2, GptNeox, Gptj, Opt, Falcon, Bloom, Mpt, Starcoder2, Olmo2, Granite, Cohere, StableLm,
+  Llama,
+  Mistral,
+  Mixtral,
+  Qwen2,
+  Qwen2Moe,
+  Qwen3,
+  Qwen3Moe,
+  DeepseekV2,
+  DeepseekV3,
+  Gemma,
+  Gemma2,
+  Gemma3,
+  Phi,
+  Phi3,
+  Gpt2,
+  GptNeox,
+  Gptj,
+  Opt,
+  Falcon,
+  Bloom,
+  Mpt,
+  Starcoder2,
+  Olmo2,
+  Granite,
+  Cohere,
+  StableLm,
 };
 
 struct RopeSpec {
   double theta = 10000.0;
   std::string type = "default";  // "default", "linear", "llama3"; others are refused by name
   double factor = 1.0;
-  double low_freq_factor = 1.0;   // llama3
-  double high_freq_factor = 4.0;  // llama3
+  double low_freq_factor = 1.0;                       // llama3
+  double high_freq_factor = 4.0;                      // llama3
   std::int64_t original_max_position_embeddings = 0;  // llama3
-  double share = 1.0;              // of the head that turns
+  double share = 1.0;                                 // of the head that turns
   bool operator==(const RopeSpec&) const = default;
 };
 
@@ -62,8 +86,8 @@ struct GraphGap {
 };
 
 struct ModelSpec {
-  std::string name;          // alias, directory name or file stem
-  std::string model_type;    // as published
+  std::string name;        // alias, directory name or file stem
+  std::string model_type;  // as published
   Family family = Family::Llama;
   std::int64_t hidden_size = 0;
   std::int64_t num_layers = 0;
@@ -81,16 +105,16 @@ struct ModelSpec {
   bool o_bias = false;
   bool mlp_bias = false;
   bool head_bias = false;
-  bool norm_affine = true;             // norms have parameters
+  bool norm_affine = true;  // norms have parameters
   bool qk_norm = false;
-  bool parallel_residual = false;      // attention and MLP read the same stream and are added together
+  bool parallel_residual = false;  // attention and MLP read the same stream and are added together
   std::int64_t norms_per_layer = 2;
-  bool norm_before = true;             // norms stand before what they feed, and a final norm ends the model
+  bool norm_before = true;  // norms stand before what they feed, and a final norm ends the model
   bool tied_embeddings = false;
   RopeSpec rope;
-  RopeSpec local_rope;                 // of layers with a window, gemma3
+  RopeSpec local_rope;  // of layers with a window, gemma3
   double embedding_scale = 1.0, residual_scale = 1.0, logits_scale = 1.0;
-  double attention_scale = 0.0;        // 0: one over the root of the head size
+  double attention_scale = 0.0;                  // 0: one over the root of the head size
   double attention_cap = 0.0, logits_cap = 0.0;  // cap * tanh(x / cap); 0: none
   DropoutSpec dropout;
   ExpertsSpec experts;
@@ -100,9 +124,9 @@ struct ModelSpec {
   DType checkpoint_dtype = DType::F32;
   std::int64_t pad_token_id = -1;  // -1: none; its row of the embedding gets no gradient
   double initializer_range = 0.02;
-  DType buffer_dtype = DType::F32;     // of constants that follow the module's dtype
-  bool is_nested = false;              // the text part of a larger model
-  std::int64_t vision_numel = 0;       // parameters beside the text part, which are not in its table
+  DType buffer_dtype = DType::F32;  // of constants that follow the module's dtype
+  bool is_nested = false;           // the text part of a larger model
+  std::int64_t vision_numel = 0;    // parameters beside the text part, which are not in its table
   std::optional<GraphGap> graph_gap;
   nlohmann::ordered_json config;  // the document as it was read
 };

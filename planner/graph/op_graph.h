@@ -50,17 +50,17 @@ enum class StorageRole : std::uint8_t {
 struct Storage {
   StorageRole role = StorageRole::Activation;
   std::int64_t bytes = 0;
-  ParameterId parameter;       // role Parameter
-  std::int32_t name = -1;      // index into OpGraph::names: "ids", "targets", "inv_freq", or of the op that made it
-  OpId made_by;                // unset for Input, Parameter, Buffer
+  ParameterId parameter;   // role Parameter
+  std::int32_t name = -1;  // index into OpGraph::names: "ids", "targets", "inv_freq", or of the op that made it
+  OpId made_by;            // unset for Input, Parameter, Buffer
 };
 
 struct Value {
   StorageId storage;
   DType dtype = DType::F32;
   Dims sizes;
-  Dims strides;                // in elements
-  std::int64_t offset = 0;     // in elements
+  Dims strides;             // in elements
+  std::int64_t offset = 0;  // in elements
 };
 
 enum class OpPass : std::uint8_t { Forward, Backward };
@@ -79,39 +79,41 @@ struct Few {
 struct Op {
   OpKind kind = OpKind::View;
   OpPass pass = OpPass::Forward;
-  Few<ValueId, 9> inputs;      // an unset id is an absent optional operand
+  Few<ValueId, 9> inputs;  // an unset id is an absent optional operand
   Few<ValueId, 4> outputs;
-  double scalar = 0;           // AddScalar, MulScalar, PowScalar, attention scale, ...
+  double scalar = 0;                   // AddScalar, MulScalar, PowScalar, attention scale, ...
   std::array<std::int64_t, 4> ints{};  // dims, slice bounds, flags: see op_kind.h
-  DType dtype = DType::F32;    // Cast, Arange, Full: result dtype
-  ParameterId parameter;       // AccumulateGrad
-  OpId forward;                // backward ops: the forward op they belong to
-  SegmentId segment;           // set by find_segments
-  std::int32_t layer = -1;     // decoder layer, -1 outside
-  std::int32_t name = -1;      // index into names: "mlp.gate_proj", "input_layernorm"
+  DType dtype = DType::F32;            // Cast, Arange, Full: result dtype
+  ParameterId parameter;               // AccumulateGrad
+  OpId forward;                        // backward ops: the forward op they belong to
+  SegmentId segment;                   // set by find_segments
+  std::int32_t layer = -1;             // decoder layer, -1 outside
+  std::int32_t name = -1;              // index into names: "mlp.gate_proj", "input_layernorm"
 };
 
 struct OpGraph {
-  std::vector<Op> ops;              // forward ops, then backward ops; both in execution order
+  std::vector<Op> ops;  // forward ops, then backward ops; both in execution order
   std::vector<Value> values;
   std::vector<Storage> storages;
   std::vector<std::string> names;
   ParameterTable table;
   Kernels kernels;
-  std::int64_t micro_batch = 1;     // B
-  std::int64_t seq_len = 1;         // S
+  std::int64_t micro_batch = 1;  // B
+  std::int64_t seq_len = 1;      // S
   DType compute = DType::BF16;
   std::int64_t num_forward_ops = 0;
-  ValueId ids, targets;             // [B, S] int64
-  ValueId loss;                     // scalar fp32
-  ValueId logits;                   // [B, S, V] compute dtype
-  ValueId input_gradient;           // of a part of a model whose input needs one; else unset
+  ValueId ids, targets;    // [B, S] int64
+  ValueId loss;            // scalar fp32
+  ValueId logits;          // [B, S, V] compute dtype
+  ValueId input_gradient;  // of a part of a model whose input needs one; else unset
 
   [[nodiscard]] const Op& op(OpId id) const { return ops[id.at()]; }
   [[nodiscard]] const Value& value(ValueId id) const { return values[id.at()]; }
   [[nodiscard]] const Storage& storage(StorageId id) const { return storages[id.at()]; }
   [[nodiscard]] const Storage& storage_of(ValueId id) const { return storages[values[id.at()].storage.at()]; }
-  [[nodiscard]] std::string_view name_of(const Op& op) const { return op.name < 0 ? std::string_view{} : names[static_cast<std::size_t>(op.name)]; }
+  [[nodiscard]] std::string_view name_of(const Op& op) const {
+    return op.name < 0 ? std::string_view{} : names[static_cast<std::size_t>(op.name)];
+  }
 };
 
 [[nodiscard]] bool is_contiguous(const Value& value);
@@ -119,7 +121,7 @@ struct OpGraph {
 // What a graph is built for.
 struct GraphRequest {
   ModelSpec model;
-  ParameterTable table;             // with the trainable selection applied
+  ParameterTable table;  // with the trainable selection applied
   std::int64_t micro_batch = 1;
   std::int64_t seq_len = 1;
   DType compute = DType::BF16;

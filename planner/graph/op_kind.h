@@ -16,38 +16,50 @@ enum class OpKind : std::uint8_t {
   Expand,     // x -> result's sizes, stride 0 where expanded
 
   // Makers.
-  Arange,     // -> [ints[0]] of dtype
-  Full,       // -> result's sizes, filled with scalar, of dtype
-  LossSeed,   // -> [] fp32: 1 / number of target tokens of the step
+  Arange,    // -> [ints[0]] of dtype
+  Full,      // -> result's sizes, filled with scalar, of dtype
+  LossSeed,  // -> [] fp32: 1 / number of target tokens of the step
 
   // Copies and casts.
-  Clone,      // x -> contiguous copy
-  Cast,       // x -> dtype, keeps a dense non-overlapping layout's strides
-  Cat,        // x... -> joined along ints[0]
+  Clone,          // x -> contiguous copy
+  Cast,           // x -> dtype, keeps a dense non-overlapping layout's strides
+  Cat,            // x... -> joined along ints[0]
   SliceBackward,  // g -> zeros of the result's sizes with g written at ints = {dim, start, length}
 
   // Pointwise.
-  Add, Sub, Mul,                    // a, b -> broadcast
-  AddScalar, MulScalar, DivScalar, PowScalar,  // x -> with scalar; an optional second input names the host scalar that stock code saves
-  Div,                              // a, b
-  Neg, Rsqrt, Cos, Sin,             // x
-  LessEqual, GreaterThan, LogicalAnd, LogicalNot,  // -> bool
-  MaskedFill,                       // x, mask -> x with scalar where mask; ints[0] = 1: in place (result is x)
-  Silu, SiluBackward,               // x; g, x
+  Add,
+  Sub,
+  Mul,  // a, b -> broadcast
+  AddScalar,
+  MulScalar,
+  DivScalar,
+  PowScalar,  // x -> with scalar; an optional second input names the host scalar that stock code saves
+  Div,        // a, b
+  Neg,
+  Rsqrt,
+  Cos,
+  Sin,  // x
+  LessEqual,
+  GreaterThan,
+  LogicalAnd,
+  LogicalNot,  // -> bool
+  MaskedFill,  // x, mask -> x with scalar where mask; ints[0] = 1: in place (result is x)
+  Silu,
+  SiluBackward,  // x; g, x
 
   // Reductions.
-  MeanLast,   // x -> mean over the last dim, kept as 1
-  SumLast,    // x -> sum over the last dim, kept as 1
-  SumLeading, // x -> sum over all dims but the last
-  Sum,        // x -> sum over dim ints[0], not kept
-  Softmax,    // x -> over the last dim, in dtype (fp32 inside when x is 16-bit and dtype is fp32)
+  MeanLast,         // x -> mean over the last dim, kept as 1
+  SumLast,          // x -> sum over the last dim, kept as 1
+  SumLeading,       // x -> sum over all dims but the last
+  Sum,              // x -> sum over dim ints[0], not kept
+  Softmax,          // x -> over the last dim, in dtype (fp32 inside when x is 16-bit and dtype is fp32)
   SoftmaxBackward,  // g, y
   SafeSoftmax,      // x -> as Softmax, rows of -inf give 0
 
   // Products.
-  Linear,     // x [.., in], W [out, in], (b [out]) -> [.., out]
-  Mm,         // a [m, k], b [k, n] -> [m, n]
-  Bmm,        // a [n, i, k], b [n, k, j] -> [n, i, j]
+  Linear,  // x [.., in], W [out, in], (b [out]) -> [.., out]
+  Mm,      // a [m, k], b [k, n] -> [m, n]
+  Bmm,     // a [n, i, k], b [n, k, j] -> [n, i, j]
 
   // Lookups and loss.
   Embedding,               // W [V, H], ids -> [.., H]; ints[0] = row without gradient, -1 none
@@ -59,11 +71,11 @@ enum class OpKind : std::uint8_t {
   ConstantPad,             // x -> padded by ints = {left, right} along the last dim with scalar
 
   // Fused attention; scale = scalar, ints[0] = 1: causal.
-  AttentionCpu,             // q, k, v, (mask) -> out, logsumexp
-  AttentionCpuBackward,     // g, q, k, v, out, logsumexp, (mask) -> gq, gk, gv
-  AttentionFlash,           // q, k, v -> out, logsumexp, rng state, unused
-  AttentionFlashBackward,   // g, q, k, v, out, logsumexp, rng state, unused -> gq, gk, gv
-  AttentionEfficient,       // q, k, v, (mask) -> out, logsumexp, seed, offset
+  AttentionCpu,                // q, k, v, (mask) -> out, logsumexp
+  AttentionCpuBackward,        // g, q, k, v, out, logsumexp, (mask) -> gq, gk, gv
+  AttentionFlash,              // q, k, v -> out, logsumexp, rng state, unused
+  AttentionFlashBackward,      // g, q, k, v, out, logsumexp, rng state, unused -> gq, gk, gv
+  AttentionEfficient,          // q, k, v, (mask) -> out, logsumexp, seed, offset
   AttentionEfficientBackward,  // g, q, k, v, out, logsumexp, seed, offset, (mask) -> gq, gk, gv
 
   // End of a gradient: one contribution to the gradient of `parameter`.

@@ -85,7 +85,8 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
   if (is_view(op.kind)) return cost;
   KernelWork& work = cost.work;
   for (const ValueId input : op.inputs) {
-    if (input.is_set() && graph.storage_of(input).role != StorageRole::HostScalar) work.read_bytes += distinct_bytes(graph.value(input));
+    if (input.is_set() && graph.storage_of(input).role != StorageRole::HostScalar)
+      work.read_bytes += distinct_bytes(graph.value(input));
   }
   for (const ValueId output : op.outputs) work.written_bytes += distinct_bytes(graph.value(output));
   const ValueId first = op.inputs.count > 0 ? op.inputs[0] : op.outputs[0];
@@ -97,7 +98,8 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
     case OpKind::View:
     case OpKind::Transpose:
     case OpKind::Slice:
-    case OpKind::Expand: break;
+    case OpKind::Expand:
+      break;
 
     case OpKind::Arange:
     case OpKind::Full:
@@ -107,7 +109,9 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
     case OpKind::Cat:
     case OpKind::SliceBackward:
     case OpKind::ConstantPad:
-    case OpKind::AccumulateGrad: work.compute = ComputeClass::Copy; break;
+    case OpKind::AccumulateGrad:
+      work.compute = ComputeClass::Copy;
+      break;
 
     case OpKind::AddScalar:
     case OpKind::MulScalar:
@@ -176,7 +180,9 @@ OpCost op_cost(const OpGraph& graph, OpId id) {
       work.compute = ComputeClass::Gather;
       work.read_bytes = work.written_bytes + distinct_bytes(graph.value(op.inputs[1]));
       break;
-    case OpKind::EmbeddingDenseBackward: work.compute = ComputeClass::Gather; break;
+    case OpKind::EmbeddingDenseBackward:
+      work.compute = ComputeClass::Gather;
+      break;
 
     case OpKind::AttentionCpu:
       cost.scratch_bytes = cpu_flash_forward_scratch(graph, op);

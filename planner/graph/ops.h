@@ -1,7 +1,7 @@
 // What one op costs: the one table (op kind, kernel, dtypes) -> flops, bytes read and written, scratch inside the kernel.
 //
-// Result bytes are those of the op's result storages, in the graph. Scratch is what the library allocates inside the call beyond its
-// results, at the moment when it holds most, with all results alive. Each row of the table in ops.cpp names its source.
+// Result bytes are those of the op's result storages, in the graph. Scratch is what the library allocates inside the call beyond
+// its results, at the moment when it holds most, with all results alive. Each row of the table in ops.cpp names its source.
 #pragma once
 
 #include <cstdint>

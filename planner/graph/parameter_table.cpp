@@ -26,7 +26,8 @@ std::int64_t count_of_last(const std::string& word, const ModelSpec& model) {
   std::int64_t count = 0;
   const auto [end, error] = std::from_chars(digits.data(), digits.data() + digits.size(), count);
   if (error != std::errc{} || end != digits.data() + digits.size() || count < 1 || count > model.num_layers) {
-    throw UsageError(fmt::format("\"{}\" names no number of layers", word), "--train", fmt::format("last:1 to last:{}", model.num_layers));
+    throw UsageError(fmt::format("\"{}\" names no number of layers", word), "--train",
+                     fmt::format("last:1 to last:{}", model.num_layers));
   }
   return count;
 }
@@ -34,7 +35,8 @@ std::int64_t count_of_last(const std::string& word, const ModelSpec& model) {
 // What one word of --train selects.
 class Selection {
  public:
-  Selection(const std::string& word, const ParameterTable& table, const ModelSpec& model) : word_(word), is_tied_(table.head_is_tied), num_layers_(model.num_layers) {
+  Selection(const std::string& word, const ParameterTable& table, const ModelSpec& model)
+      : word_(word), is_tied_(table.head_is_tied), num_layers_(model.num_layers) {
     if (word.starts_with("last:")) {
       last_ = count_of_last(word, model);
     } else if (word.starts_with("regex:")) {
@@ -43,8 +45,9 @@ class Selection {
       const std::vector<std::string> words = {"all", "head", "embed", "last:N", "norms", "biases", "regex:RE"};
       if (std::find(words.begin(), words.end(), word) == words.end()) {
         const std::string near = nearest(word, words);
-        throw UsageError(fmt::format("\"{}\" selects nothing that trains", word), "--train",
-                         fmt::format("one of {}{}", fmt::join(words, ", "), near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
+        throw UsageError(
+            fmt::format("\"{}\" selects nothing that trains", word), "--train",
+            fmt::format("one of {}{}", fmt::join(words, ", "), near.empty() ? "" : fmt::format("; the nearest is \"{}\"", near)));
       }
     }
   }
@@ -88,7 +91,8 @@ ParameterTable parameter_table(const ModelSpec& model) {
   return table;
 }
 
-void select_trainable(ParameterTable& table, const ModelSpec& model, const std::vector<std::string>& train, const std::vector<std::string>& freeze) {
+void select_trainable(ParameterTable& table, const ModelSpec& model, const std::vector<std::string>& train,
+                      const std::vector<std::string>& freeze) {
   for (Parameter& parameter : table.parameters) parameter.trainable = false;
   for (const std::string& word : train) {
     const Selection selection(word, table, model);
@@ -96,10 +100,12 @@ void select_trainable(ParameterTable& table, const ModelSpec& model, const std::
   }
   for (const std::string& text : freeze) {
     const std::regex expression = expression_from(text, "--freeze");
-    for (Parameter& parameter : table.parameters) parameter.trainable = parameter.trainable && !std::regex_search(parameter.name, expression);
+    for (Parameter& parameter : table.parameters)
+      parameter.trainable = parameter.trainable && !std::regex_search(parameter.name, expression);
   }
   if (table.trainable_numel() == 0) {
-    throw UsageError(fmt::format("nothing is left to train: no parameter of {} is selected", model.name), "--train, --freeze", "select at least one parameter");
+    throw UsageError(fmt::format("nothing is left to train: no parameter of {} is selected", model.name), "--train, --freeze",
+                     "select at least one parameter");
   }
 }
 

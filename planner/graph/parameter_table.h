@@ -22,8 +22,8 @@ struct Parameter {
   std::vector<std::int64_t> shape;  // as stored: Linear [out, in]
   ParameterKind kind = ParameterKind::Matrix;
   ParameterPart part = ParameterPart::Attention;
-  std::int32_t layer = -1;          // -1 outside layers
-  std::int32_t expert = -1;         // routed expert that it belongs to
+  std::int32_t layer = -1;   // -1 outside layers
+  std::int32_t expert = -1;  // routed expert that it belongs to
   bool trainable = true;
 
   [[nodiscard]] std::int64_t numel() const {
@@ -51,8 +51,8 @@ struct ParameterTable {
   std::vector<Parameter> parameters;  // by ParameterId
   std::vector<BufferTensor> buffers;
   bool head_is_tied = false;
-  std::string head_name, embedding_name;   // of the weights, in the module
-  std::vector<ModuleRename> renames;       // at most one
+  std::string head_name, embedding_name;  // of the weights, in the module
+  std::vector<ModuleRename> renames;      // at most one
   // Experts of a layer are one tensor in memory: these stand for the `num_fused` parameters of the file.
   std::vector<Parameter> module_tensors;
   std::int64_t num_fused = 0;

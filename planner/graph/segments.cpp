@@ -58,7 +58,8 @@ struct Piece {
   std::int32_t num_kernels = 0;  // that make activations
 };
 
-std::vector<Piece> pieces_between(const OpGraph& graph, const std::vector<bool>& is_activation, const std::vector<std::int32_t>& cuts) {
+std::vector<Piece> pieces_between(const OpGraph& graph, const std::vector<bool>& is_activation,
+                                  const std::vector<std::int32_t>& cuts) {
   std::vector<Piece> pieces;
   std::int32_t first = 0;
   for (const std::int32_t cut : cuts) {
@@ -103,7 +104,8 @@ std::string name_of_segment(const OpGraph& graph, const Segment& segment, bool i
 void read_parameters(const OpGraph& graph, Segment& segment) {
   for (std::int32_t i = segment.first_forward; i < segment.end_forward; ++i) {
     for (const ValueId input : graph.ops[static_cast<std::size_t>(i)].inputs) {
-      if (input.is_set() && graph.storage_of(input).role == StorageRole::Parameter) segment.parameters.push_back(graph.storage_of(input).parameter);
+      if (input.is_set() && graph.storage_of(input).role == StorageRole::Parameter)
+        segment.parameters.push_back(graph.storage_of(input).parameter);
     }
   }
   std::sort(segment.parameters.begin(), segment.parameters.end());
@@ -117,7 +119,8 @@ Segments find_segments(OpGraph& graph) {
   const std::vector<Piece> pieces = merged(pieces_between(graph, is_activation, articulation_ops(graph, is_activation)));
   CHECK(pieces.back().end == graph.num_forward_ops, "the loss is the last forward op");
   for (std::size_t s = 0; s < pieces.size(); ++s) {
-    for (std::int32_t i = pieces[s].first; i < pieces[s].end; ++i) graph.ops[static_cast<std::size_t>(i)].segment = SegmentId(static_cast<std::int64_t>(s));
+    for (std::int32_t i = pieces[s].first; i < pieces[s].end; ++i)
+      graph.ops[static_cast<std::size_t>(i)].segment = SegmentId(static_cast<std::int64_t>(s));
   }
   for (std::size_t i = static_cast<std::size_t>(graph.num_forward_ops); i < graph.ops.size(); ++i) {
     graph.ops[i].segment = graph.op(graph.ops[i].forward).segment;

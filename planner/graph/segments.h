@@ -1,10 +1,10 @@
 // Segments: the smallest stretches of the model with one activation in and one out.
 //
 // Found as articulation points over the activation edges of the forward ops (biconnected components, Boost.Graph). Inputs from the
-// side (ids, targets, tables, masks) are no activation edges; ops that compute them belong to the segment where they stand: tables and
-// masks to the first. Runs of one-op pieces merge: into the following larger piece, or into one last segment when they end in the
-// loss; the first piece, the lookup with what makes the side inputs, stands alone.
-// Forward ops of a segment are consecutive; so are its backward ops.
+// side (ids, targets, tables, masks) are no activation edges; ops that compute them belong to the segment where they stand: tables
+// and masks to the first. Runs of one-op pieces merge: into the following larger piece, or into one last segment when they end in
+// the loss; the first piece, the lookup with what makes the side inputs, stands alone. Forward ops of a segment are consecutive; so
+// are its backward ops.
 #pragma once
 
 #include <string>
@@ -15,7 +15,7 @@
 namespace shardplan {
 
 struct Segment {
-  std::string name;      // "embed", "layers.3.attention", "layers.3.mlp", "norm", "head"
+  std::string name;  // "embed", "layers.3.attention", "layers.3.mlp", "norm", "head"
   std::int32_t layer = -1;
   std::int32_t first_forward = 0, end_forward = 0;    // half-open ranges of OpGraph::ops
   std::int32_t first_backward = 0, end_backward = 0;  // empty when nothing runs backward

@@ -69,7 +69,8 @@ Dims broadcast_strides(const Dims& result, const Value& operand) {
 
 Dims pointwise_strides(const Dims& result, std::span<const Value* const> operands) {
   if (all_alike(result, operands)) {
-    if (std::all_of(operands.begin(), operands.end(), [](const Value* v) { return is_contiguous(*v); })) return contiguous_strides(result);
+    if (std::all_of(operands.begin(), operands.end(), [](const Value* v) { return is_contiguous(*v); }))
+      return contiguous_strides(result);
     const Value& first = *operands.front();
     if (is_dense(first.sizes, first.strides) &&
         std::all_of(operands.begin(), operands.end(), [&](const Value* v) { return v->strides == first.strides; })) {

@@ -1,7 +1,7 @@
 // Layout rules of ATen results: which strides an op gives its result, and whether a reshape is a view.
 //
-// Pure functions over sizes and strides in elements. Source: PyTorch 2.11, TensorIterator (order of dimensions taken from the operands,
-// earlier ones first) and the stride computation behind view().
+// Pure functions over sizes and strides in elements. Source: PyTorch 2.11, TensorIterator (order of dimensions taken from the
+// operands, earlier ones first) and the stride computation behind view().
 #pragma once
 
 #include <optional>

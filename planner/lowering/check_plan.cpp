@@ -12,14 +12,17 @@ namespace {
 
 void check_numbers(const Plan& plan, std::vector<PlanProblem>& problems) {
   if (plan.mesh.shard < 1 || plan.mesh.replicate < 1 || plan.mesh.tp < 1)
-    problems.push_back({"degrees of the mesh are at least 1", fmt::format("shard {}, replicate {}, tp {}", plan.mesh.shard, plan.mesh.replicate, plan.mesh.tp)});
+    problems.push_back({"degrees of the mesh are at least 1",
+                        fmt::format("shard {}, replicate {}, tp {}", plan.mesh.shard, plan.mesh.replicate, plan.mesh.tp)});
   if (plan.num_nodes < 1 || plan.mesh.world() % std::max(plan.num_nodes, 1) != 0)
-    problems.push_back({"every node has the same number of ranks", fmt::format("{} ranks on {} nodes", plan.mesh.world(), plan.num_nodes)});
+    problems.push_back(
+        {"every node has the same number of ranks", fmt::format("{} ranks on {} nodes", plan.mesh.world(), plan.num_nodes)});
   if (plan.micro_batch < 1 || plan.grad_accum < 1)
     problems.push_back({"a step has sequences", fmt::format("micro-batch {}, {} micro-steps", plan.micro_batch, plan.grad_accum)});
   const std::int64_t batch = plan.micro_batch * plan.grad_accum * plan.mesh.shard * plan.mesh.replicate;
   if (plan.workload.global_batch != 0 && plan.workload.global_batch != batch)
-    problems.push_back({"micro-batches of all ranks make the global batch", fmt::format("{} sequences a step, asked for {}", batch, plan.workload.global_batch)});
+    problems.push_back({"micro-batches of all ranks make the global batch",
+                        fmt::format("{} sequences a step, asked for {}", batch, plan.workload.global_batch)});
   if (plan.kernels.device != plan.device) problems.push_back({"kernels are those of the device", "kernels"});
 }
 
@@ -66,9 +69,10 @@ std::vector<PlanProblem> check_plan(const Plan& plan, const Lowered& lowered, st
     const ProgramVerdict verdict = judge_program(plan, lowered, phase);
     problems.insert(problems.end(), verdict.problems.begin(), verdict.problems.end());
     if (limit_bytes > 0 && verdict.peak_bytes > limit_bytes)
-      problems.push_back({"the peak fits the limit", fmt::format("{}: {} B needed, {} B allowed, {} B too much", phase_name(phase.program.phase),
-                                                                 text_with_thousands(verdict.peak_bytes), text_with_thousands(limit_bytes),
-                                                                 text_with_thousands(verdict.peak_bytes - limit_bytes))});
+      problems.push_back(
+          {"the peak fits the limit", fmt::format("{}: {} B needed, {} B allowed, {} B too much", phase_name(phase.program.phase),
+                                                  text_with_thousands(verdict.peak_bytes), text_with_thousands(limit_bytes),
+                                                  text_with_thousands(verdict.peak_bytes - limit_bytes))});
   }
   return problems;
 }

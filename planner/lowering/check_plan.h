@@ -1,8 +1,8 @@
 // The independent judge of a plan: knows the plan, the model and the lowered program, nothing of how they were found.
 //
-// Judges that the plan is consistent (degrees, units, spans, batch), that the program it lowers to is lawful (every op of the graph runs,
-// saved values are there when read, parameters are gathered when used, every gradient is reduced once, nothing leaks), and that
-// its peak fits the limit. Includes nothing of search/ and nothing of the schedules.
+// Judges that the plan is consistent (degrees, units, spans, batch), that the program it lowers to is lawful (every op of the graph
+// runs, saved values are there when read, parameters are gathered when used, every gradient is reduced once, nothing leaks), and
+// that its peak fits the limit. Includes nothing of search/ and nothing of the schedules.
 #pragma once
 
 #include <cstdint>

@@ -19,26 +19,28 @@ void require_lawful_spans(const Plan& plan, const Segments& segments) {
       throw ConfigError("a recomputed span holds the first segment, which makes the tables that all others read", "plan#/spans",
                         "start the span at segment 1 or later");
     if (span.last.at() >= segments.all.size() || span.last < span.first)
-      throw ConfigError(fmt::format("a recomputed span reaches from segment {} to {}, the model has {}", span.first.value, span.last.value,
-                                    segments.all.size()),
+      throw ConfigError(fmt::format("a recomputed span reaches from segment {} to {}, the model has {}", span.first.value,
+                                    span.last.value, segments.all.size()),
                         "plan#/spans", "plan again for this model");
     if (span.first.value < next)
-      throw ConfigError(fmt::format("segment {} is in two recomputed spans, or the spans are not in ascending order", span.first.value),
-                        "plan#/spans", "name each segment in one span, lowest first");
+      throw ConfigError(
+          fmt::format("segment {} is in two recomputed spans, or the spans are not in ascending order", span.first.value),
+          "plan#/spans", "name each segment in one span, lowest first");
     next = span.last.value + 1;
   }
 }
 
 void require_buildable(const Plan& plan) {
   if (plan.mesh.shard < 1 || plan.mesh.replicate < 1 || plan.mesh.tp != 1)
-    throw ConfigError(fmt::format("degrees shard {}, replicate {}, tp {} make no mesh of this schedule", plan.mesh.shard, plan.mesh.replicate,
-                                  plan.mesh.tp),
+    throw ConfigError(fmt::format("degrees shard {}, replicate {}, tp {} make no mesh of this schedule", plan.mesh.shard,
+                                  plan.mesh.replicate, plan.mesh.tp),
                       "plan#/mesh", "shard and replicate from 1, tp 1");
   if (plan.grad_accum < 1)
     throw ConfigError(fmt::format("{} micro-steps make no step", plan.grad_accum), "plan#/grad_accum", "give 1 or more");
 }
 
-Lowered lower_with(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments, SegmentBodies& bodies, Labels labels) {
+Lowered lower_with(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments, SegmentBodies& bodies,
+                   Labels labels) {
   require_buildable(plan);
   require_lawful_spans(plan, segments);
   Lowered lowered;
@@ -71,8 +73,10 @@ Lowered lower(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segm
   return lower_with(plan, std::move(graph), segments, bodies, Labels::All);
 }
 
-Lowered lower_for_forecast(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments, SegmentBodies& bodies) {
-  CHECK(&bodies.graph() == graph.get() && bodies.options().reduce == plan.workload.precision.reduce, "bodies serve plans of their graph");
+Lowered lower_for_forecast(const Plan& plan, std::shared_ptr<const OpGraph> graph, const Segments& segments,
+                           SegmentBodies& bodies) {
+  CHECK(&bodies.graph() == graph.get() && bodies.options().reduce == plan.workload.precision.reduce,
+        "bodies serve plans of their graph");
   return lower_with(plan, std::move(graph), segments, bodies, Labels::Tasks);
 }
 

@@ -26,13 +26,15 @@ constexpr std::array<Word<AccumSync>, 2> kAccumSyncs{{{AccumSync::Last, "last"},
 constexpr std::array<Word<InitPath>, 2> kInitPaths{{{InitPath::Simple, "simple"}, {InitPath::Delayed, "delayed"}}};
 constexpr std::array<Word<LrSchedule>, 3> kLrSchedules{
     {{LrSchedule::Constant, "constant"}, {LrSchedule::Linear, "linear"}, {LrSchedule::Cosine, "cosine"}}};
-constexpr std::array<Word<WeightDecayScope>, 2> kDecayScopes{{{WeightDecayScope::All, "all"}, {WeightDecayScope::Matrices, "matrices"}}};
+constexpr std::array<Word<WeightDecayScope>, 2> kDecayScopes{
+    {{WeightDecayScope::All, "all"}, {WeightDecayScope::Matrices, "matrices"}}};
 constexpr std::array<Word<AttentionKernel>, 5> kAttentionKernels{{{AttentionKernel::CpuFlash, "cpu_flash"},
                                                                   {AttentionKernel::CudaFlash, "cuda_flash"},
                                                                   {AttentionKernel::CudaEfficient, "cuda_efficient"},
                                                                   {AttentionKernel::Math, "math"},
                                                                   {AttentionKernel::Eager, "eager"}}};
-constexpr std::array<Word<LossForm>, 2> kLossForms{{{LossForm::TargetsGiven, "targets_given"}, {LossForm::ShiftInLoss, "shift_in_loss"}}};
+constexpr std::array<Word<LossForm>, 2> kLossForms{
+    {{LossForm::TargetsGiven, "targets_given"}, {LossForm::ShiftInLoss, "shift_in_loss"}}};
 
 template <class E, std::size_t N>
 std::string_view name_in(const std::array<Word<E>, N>& words, E value) {
@@ -55,7 +57,8 @@ E read_word(JsonReader& r, const std::string& key, const std::array<Word<E>, N>&
 DType read_dtype(JsonReader& r, const std::string& key) {
   const std::string found = r.string(key);
   const std::optional<DType> dtype = dtype_from_name(found);
-  if (!dtype || !is_floating(*dtype)) r.fail(key, fmt::format("expected a floating-point type, found \"{}\"", found), "fp32, bf16 or fp16");
+  if (!dtype || !is_floating(*dtype))
+    r.fail(key, fmt::format("expected a floating-point type, found \"{}\"", found), "fp32, bf16 or fp16");
   return *dtype;
 }
 
@@ -219,7 +222,8 @@ UnitPlan read_unit(JsonReader r) {
   unit.name = r.string("name");
   for (const std::int64_t s : r.integers("segments")) {
     if (s < 0 || s > INT32_MAX) r.fail("segments", fmt::format("expected segment numbers from 0, found {}", s));
-    if (!unit.segments.empty() && s <= unit.segments.back().value) r.fail("segments", "segments of a unit stand in ascending order, each once");
+    if (!unit.segments.empty() && s <= unit.segments.back().value)
+      r.fail("segments", "segments of a unit stand in ascending order, each once");
     unit.segments.emplace_back(s);
   }
   if (unit.segments.empty()) r.fail("segments", "a unit holds at least one segment");
@@ -298,7 +302,8 @@ Plan plan_from_json(const nlohmann::ordered_json& document, const std::string& f
   if (const std::string kind = r.string("kind"); kind != "shardplan.plan")
     r.fail("kind", fmt::format("expected \"shardplan.plan\", found \"{}\"", kind), "give the file that `plan ... -o` wrote");
   if (const std::int64_t version = r.integer("schema_version"); version != kPlanFormatVersion)
-    r.fail("schema_version", fmt::format("this program reads plans of version {}, the file has version {}", kPlanFormatVersion, version));
+    r.fail("schema_version",
+           fmt::format("this program reads plans of version {}, the file has version {}", kPlanFormatVersion, version));
 
   Plan plan;
   plan.target = read_word(r, "target", kTargets);

@@ -1,8 +1,8 @@
 // The plan: every decision, explicit, and what it was made for. What -o writes and `execute` runs.
 //
-// Words of the command line ("blocks:2", "halves:mlp") are expanded to explicit units and spans over segments, so that a plan file can
-// say what no word says. `words` keeps how they were given, for people and for export; it decides nothing.
-// On disk: docs/plan.md, schema_version kPlanFormatVersion. Reading is strict. Writing then reading gives an equal value.
+// Words of the command line ("blocks:2", "halves:mlp") are expanded to explicit units and spans over segments, so that a plan file
+// can say what no word says. `words` keeps how they were given, for people and for export; it decides nothing. On disk:
+// docs/plan.md, schema_version kPlanFormatVersion. Reading is strict. Writing then reading gives an equal value.
 #pragma once
 
 #include <cstdint>
@@ -28,15 +28,15 @@ inline constexpr int kPlanFormatVersion = 1;
 inline constexpr std::int32_t kMostThreads = 1024;  // CPU threads of a rank
 
 struct UnitPlan {
-  std::string name;                  // "blocks.3", "embed", "head", "root"
-  std::vector<SegmentId> segments;   // ascending; their parameters, each in the first unit that names it
+  std::string name;                 // "blocks.3", "embed", "head", "root"
+  std::vector<SegmentId> segments;  // ascending; their parameters, each in the first unit that names it
   bool reshard_after_forward = true;
   bool operator==(const UnitPlan&) const = default;
 };
 
 // Consecutive segments recomputed together; only the span's input and the results of `keep` ops stay.
 struct SpanPlan {
-  SegmentId first, last;             // both included
+  SegmentId first, last;  // both included
   std::vector<OpKind> keep;
   bool operator==(const SpanPlan&) const = default;
 };
@@ -68,7 +68,7 @@ struct Plan {
   AccumSync accum_sync = AccumSync::Every;
   std::vector<UnitPlan> units;
   std::vector<SpanPlan> spans;
-  std::int32_t prefetch = 1;            // units gathered ahead of use
+  std::int32_t prefetch = 1;  // units gathered ahead of use
   InitPath init = InitPath::Simple;
   Kernels kernels;
   std::map<std::string, std::string> words;  // "units": "blocks", "recompute": "full", ...

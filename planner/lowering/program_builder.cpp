@@ -12,23 +12,40 @@ namespace {
 
 std::string_view use_name(BufferUse use) {
   switch (use) {
-    case BufferUse::GraphStorage: return "storage";
-    case BufferUse::ShardedParam: return "sharded parameters";
-    case BufferUse::GatheredParam: return "gathered parameters";
-    case BufferUse::FullGrad: return "full gradient";
-    case BufferUse::ShardedGrad: return "sharded gradient";
-    case BufferUse::ExpAvg: return "first moment";
-    case BufferUse::ExpAvgSq: return "second moment";
-    case BufferUse::StepCounter: return "step counter";
-    case BufferUse::ConstantBuffer: return "constants";
-    case BufferUse::Scratch: return "scratch";
-    case BufferUse::NormScalar: return "norm";
-    case BufferUse::Piece: return "piece";
-    case BufferUse::GatherInput: return "gather input";
-    case BufferUse::GatherOutput: return "gather output";
-    case BufferUse::ReduceInput: return "reduce input";
-    case BufferUse::ReduceOutput: return "reduce output";
-    case BufferUse::Temporary: return "temporary";
+    case BufferUse::GraphStorage:
+      return "storage";
+    case BufferUse::ShardedParam:
+      return "sharded parameters";
+    case BufferUse::GatheredParam:
+      return "gathered parameters";
+    case BufferUse::FullGrad:
+      return "full gradient";
+    case BufferUse::ShardedGrad:
+      return "sharded gradient";
+    case BufferUse::ExpAvg:
+      return "first moment";
+    case BufferUse::ExpAvgSq:
+      return "second moment";
+    case BufferUse::StepCounter:
+      return "step counter";
+    case BufferUse::ConstantBuffer:
+      return "constants";
+    case BufferUse::Scratch:
+      return "scratch";
+    case BufferUse::NormScalar:
+      return "norm";
+    case BufferUse::Piece:
+      return "piece";
+    case BufferUse::GatherInput:
+      return "gather input";
+    case BufferUse::GatherOutput:
+      return "gather output";
+    case BufferUse::ReduceInput:
+      return "reduce input";
+    case BufferUse::ReduceOutput:
+      return "reduce output";
+    case BufferUse::Temporary:
+      return "temporary";
   }
   CHECK(false, "every use of a buffer has a name");
 }
@@ -47,32 +64,48 @@ Body body_for(const TaskHead& head) {
 
 std::string_view verb(TaskKind kind) {
   switch (kind) {
-    case TaskKind::Load: return "load of";
-    case TaskKind::Input: return "input";
-    case TaskKind::Gather: return "gather of";
-    case TaskKind::Free: return "free of";
-    case TaskKind::Forward: return "forward of";
-    case TaskKind::Recompute: return "recompute of";
-    case TaskKind::Backward: return "backward of";
-    case TaskKind::ReduceScatter: return "reduce-scatter of";
-    case TaskKind::AllReduce: return "all-reduce of";
-    case TaskKind::GradNorm: return "gradient norm";
-    case TaskKind::ClipGrad: return "gradient clipping";
-    case TaskKind::OptimizerStep: return "optimizer step of";
-    case TaskKind::ZeroGrad: return "zeroing of gradients";
-    case TaskKind::Save: return "save of";
+    case TaskKind::Load:
+      return "load of";
+    case TaskKind::Input:
+      return "input";
+    case TaskKind::Gather:
+      return "gather of";
+    case TaskKind::Free:
+      return "free of";
+    case TaskKind::Forward:
+      return "forward of";
+    case TaskKind::Recompute:
+      return "recompute of";
+    case TaskKind::Backward:
+      return "backward of";
+    case TaskKind::ReduceScatter:
+      return "reduce-scatter of";
+    case TaskKind::AllReduce:
+      return "all-reduce of";
+    case TaskKind::GradNorm:
+      return "gradient norm";
+    case TaskKind::ClipGrad:
+      return "gradient clipping";
+    case TaskKind::OptimizerStep:
+      return "optimizer step of";
+    case TaskKind::ZeroGrad:
+      return "zeroing of gradients";
+    case TaskKind::Save:
+      return "save of";
   }
   CHECK(false, "every task kind has a verb");
 }
 
 }  // namespace
 
-ProgramBuilder::ProgramBuilder(Phase phase, const ProgramNames& names, const SegmentBodies& bodies, const MeshDegrees& mesh, Labels labels)
+ProgramBuilder::ProgramBuilder(Phase phase, const ProgramNames& names, const SegmentBodies& bodies, const MeshDegrees& mesh,
+                               Labels labels)
     : names_(names), bodies_(bodies), labels_(labels), storages_(names.graph.storages.size() * 2) {
   StepProgram& program = result_.program;
   program.phase = phase;
   program.role = "every rank";
-  program.mesh = {{.name = "shard", .degree = mesh.shard, .stride = 1}, {.name = "replicate", .degree = mesh.replicate, .stride = mesh.shard}};
+  program.mesh = {{.name = "shard", .degree = mesh.shard, .stride = 1},
+                  {.name = "replicate", .degree = mesh.replicate, .stride = mesh.shard}};
   program.streams = {StreamKind::Compute, StreamKind::Gather, StreamKind::Reduce, StreamKind::Copy};
 }
 
@@ -113,7 +146,9 @@ void ProgramBuilder::resident(const BufferKey& key, std::int64_t bytes, MemoryCa
   result_.program.resident.push_back(create(key, bytes, category));
 }
 
-TaskId ProgramBuilder::begin(const TaskHead& head) { return begin(head, labels_ != Labels::None ? task_label(head) : std::string{}); }
+TaskId ProgramBuilder::begin(const TaskHead& head) {
+  return begin(head, labels_ != Labels::None ? task_label(head) : std::string{});
+}
 
 TaskId ProgramBuilder::begin(const TaskHead& head, std::string label) {
   StepProgram& program = result_.program;
@@ -168,12 +203,15 @@ void ProgramBuilder::collective(const CollectiveWork& work) { result_.program.ta
 
 MemoryCategory ProgramBuilder::storage_category(StorageId storage) const {
   switch (names_.graph.storage(storage).role) {
-    case StorageRole::Input: return MemoryCategory::Inputs;
-    case StorageRole::Gradient: return MemoryCategory::Temp;
+    case StorageRole::Input:
+      return MemoryCategory::Inputs;
+    case StorageRole::Gradient:
+      return MemoryCategory::Temp;
     case StorageRole::Activation:
     case StorageRole::Parameter:
     case StorageRole::Buffer:
-    case StorageRole::HostScalar: break;
+    case StorageRole::HostScalar:
+      break;
   }
   return MemoryCategory::Activation;
 }
@@ -187,8 +225,10 @@ void ProgramBuilder::decided(const BodyEvent& event, const OutsideDecision& deci
   }
   const StorageId storage = bodies_.crossings()[static_cast<std::size_t>(event.index)].storage;
   const BufferKey key{.use = BufferUse::GraphStorage, .storage = storage, .instance = decision.instance};
-  if (event.what == Happening::CrossingAllocate) allocate_at(kernel, key, event.bytes, storage_category(storage));
-  else release_at(kernel, key);
+  if (event.what == Happening::CrossingAllocate)
+    allocate_at(kernel, key, event.bytes, storage_category(storage));
+  else
+    release_at(kernel, key);
 }
 
 void ProgramBuilder::body(const SegmentBody& body, std::span<const OutsideDecision> decisions) {
@@ -206,15 +246,21 @@ void ProgramBuilder::body(const SegmentBody& body, std::span<const OutsideDecisi
     const BufferKey storage{.use = BufferUse::GraphStorage, .storage = StorageId(event.index)};
     const BufferKey scratch{.use = BufferUse::Scratch};
     switch (event.what) {
-      case Happening::Allocate: allocate_at(kernel, storage, event.bytes, storage_category(storage.storage)); break;
-      case Happening::Free: release_at(kernel, storage); break;
+      case Happening::Allocate:
+        allocate_at(kernel, storage, event.bytes, storage_category(storage.storage));
+        break;
+      case Happening::Free:
+        release_at(kernel, storage);
+        break;
       case Happening::Scratch:
         allocate_at(kernel, scratch, event.bytes, MemoryCategory::Temp);
         release_at(kernel, scratch);
         break;
       case Happening::CrossingAllocate:
       case Happening::CrossingLastRead:
-      case Happening::GradientWrite: decided(event, decisions[next_decision++], kernel); break;
+      case Happening::GradientWrite:
+        decided(event, decisions[next_decision++], kernel);
+        break;
     }
   }
 }
@@ -233,10 +279,12 @@ LoweredProgram ProgramBuilder::finish() {
 std::string ProgramBuilder::buffer_label(const BufferKey& key) const {
   if (key.use == BufferUse::GraphStorage || key.use == BufferUse::ConstantBuffer) {
     const Storage& storage = names_.graph.storage(key.storage);
-    const std::string_view name = storage.name < 0 ? std::string_view("value") : std::string_view(names_.graph.names[static_cast<std::size_t>(storage.name)]);
+    const std::string_view name =
+        storage.name < 0 ? std::string_view("value") : std::string_view(names_.graph.names[static_cast<std::size_t>(storage.name)]);
     if (!storage.made_by.is_set()) return std::string(name);
     const Op& op = names_.graph.op(storage.made_by);
-    return fmt::format("{} {} {}{}", names_.segments.all[op.segment.at()].name, name, op_kind_name(op.kind), key.instance == 1 ? " again" : "");
+    return fmt::format("{} {} {}{}", names_.segments.all[op.segment.at()].name, name, op_kind_name(op.kind),
+                       key.instance == 1 ? " again" : "");
   }
   if (!key.unit.is_set()) return std::string(use_name(key.use));
   const UnitLayout& unit = names_.units[key.unit.at()];

@@ -1,8 +1,7 @@
 // The only creator of buffers and tasks: makes a LoweredProgram from what a schedule emits.
 //
-// Numbers every allocation, places effects between kernels, names tasks and buffers. Labels cost time and nothing but people read them:
-// a caller that only counts may leave them out.
-// Errors: CHECK when a schedule frees what is not alive.
+// Numbers every allocation, places effects between kernels, names tasks and buffers. Labels cost time and nothing but people read
+// them: a caller that only counts may leave them out. Errors: CHECK when a schedule frees what is not alive.
 #pragma once
 
 #include <cstdint>
@@ -65,12 +64,12 @@ class ProgramBuilder final : public TaskSink {
   const SegmentBodies& bodies_;
   Labels labels_;
   LoweredProgram result_;
-  std::vector<BufferId> storages_;          // alive, by StorageId * 2 + instance
+  std::vector<BufferId> storages_;  // alive, by StorageId * 2 + instance
   struct Alive {
     BufferKey key;
     BufferId buffer;
   };
-  std::vector<Alive> others_;               // alive buffers that are no storages
+  std::vector<Alive> others_;  // alive buffers that are no storages
 };
 
 }  // namespace shardplan

@@ -17,12 +17,12 @@ constexpr std::size_t kMostStreams = 8;
 using Past = std::array<std::int32_t, kMostStreams>;
 
 struct UnitGradient {
-  std::int64_t in_full = 0;           // contributions that lie in the full gradient, not yet reduced
-  std::int64_t in_sharded = 0;        // contributions that lie in the sharded gradient
-  std::int32_t last_write = -1;       // task
-  bool is_scattered = false;          // summed over the shard axis since the last contribution
-  bool is_all_reduced = false;        // and over the replicate axis
-  std::int32_t last_reduction = -1;   // task
+  std::int64_t in_full = 0;          // contributions that lie in the full gradient, not yet reduced
+  std::int64_t in_sharded = 0;       // contributions that lie in the sharded gradient
+  std::int32_t last_write = -1;      // task
+  bool is_scattered = false;         // summed over the shard axis since the last contribution
+  bool is_all_reduced = false;       // and over the replicate axis
+  std::int32_t last_reduction = -1;  // task
   bool is_stepped = false;
 };
 
@@ -85,17 +85,25 @@ class Judge {
   [[nodiscard]] bool is_training() const { return program_.phase == Phase::Step1 || program_.phase == Phase::Step2; }
   [[nodiscard]] std::int64_t right_bytes(const BufferRole& role) const {
     const Precision& p = plan_.workload.precision;
-    const auto group = [&]() -> const FlatGroup& { return lowered_.units[role.unit.at()].groups[static_cast<std::size_t>(role.group)]; };
+    const auto group = [&]() -> const FlatGroup& {
+      return lowered_.units[role.unit.at()].groups[static_cast<std::size_t>(role.group)];
+    };
     switch (role.use) {
       case BufferUse::GraphStorage:
-      case BufferUse::ConstantBuffer: return graph_.storage(role.storage).bytes;
+      case BufferUse::ConstantBuffer:
+        return graph_.storage(role.storage).bytes;
       case BufferUse::ShardedParam:
-      case BufferUse::ShardedGrad: return group().stretch_numel * element_bytes(p.stored);
-      case BufferUse::GatheredParam: return group().padded_numel * element_bytes(p.compute);
-      case BufferUse::FullGrad: return group().padded_numel * element_bytes(p.reduce);
+      case BufferUse::ShardedGrad:
+        return group().stretch_numel * element_bytes(p.stored);
+      case BufferUse::GatheredParam:
+        return group().padded_numel * element_bytes(p.compute);
+      case BufferUse::FullGrad:
+        return group().padded_numel * element_bytes(p.reduce);
       case BufferUse::ExpAvg:
-      case BufferUse::ExpAvgSq: return group().stretch_numel * element_bytes(p.state);
-      case BufferUse::StepCounter: return 4;
+      case BufferUse::ExpAvgSq:
+        return group().stretch_numel * element_bytes(p.state);
+      case BufferUse::StepCounter:
+        return 4;
       case BufferUse::Scratch:
       case BufferUse::NormScalar:
       case BufferUse::Piece:
@@ -103,7 +111,8 @@ class Judge {
       case BufferUse::GatherOutput:
       case BufferUse::ReduceInput:
       case BufferUse::ReduceOutput:
-      case BufferUse::Temporary: break;
+      case BufferUse::Temporary:
+        break;
     }
     return -1;  // any size
   }
@@ -120,13 +129,15 @@ class Judge {
     if (is_born) {
       const std::int64_t bytes = right_bytes(role);
       if (bytes >= 0 && bytes != buffer.bytes)
-        report("a buffer has the size of what it holds", fmt::format("{}: {} is {} B, not {} B", phase_name(program_.phase), buffer.label, buffer.bytes, bytes));
+        report("a buffer has the size of what it holds",
+               fmt::format("{}: {} is {} B, not {} B", phase_name(program_.phase), buffer.label, buffer.bytes, bytes));
     }
     if (role.use == BufferUse::GraphStorage || role.use == BufferUse::ConstantBuffer) {
       BufferId& current = storage_buffer_[role.storage.at()];
       if (is_born) require_alive_once(!current.is_set(), buffer.label);
       current = is_born ? id : BufferId{};
-      is_written_[role.storage.at()] = is_born && (role.use == BufferUse::ConstantBuffer || graph_.storage(role.storage).role == StorageRole::Input);
+      is_written_[role.storage.at()] =
+          is_born && (role.use == BufferUse::ConstantBuffer || graph_.storage(role.storage).role == StorageRole::Input);
     } else if (role.unit.is_set() && role.group >= 0) {
       std::int32_t& count = unit_count(role);
       count += is_born ? 1 : -1;
@@ -188,12 +199,15 @@ class Judge {
     }
     const UnitBody* unit = std::get_if<UnitBody>(&body);
     if (task.kind == TaskKind::Free && unit != nullptr) {
-      require(gather_task_[unit->unit.at()] >= 0 && has_ended(gather_task_[unit->unit.at()]), "a unit is dropped after its gather has ended");
+      require(gather_task_[unit->unit.at()] >= 0 && has_ended(gather_task_[unit->unit.at()]),
+              "a unit is dropped after its gather has ended");
       free_task_[unit->unit.at()] = index;
     }
     apply_effects(task, INT32_MAX, true);
-    if (unit != nullptr) unit_task(task, *unit);
-    else whole_task(task);
+    if (unit != nullptr)
+      unit_task(task, *unit);
+    else
+      whole_task(task);
   }
 
   // Effects before a kernel starts, or up to its end.
@@ -211,7 +225,8 @@ class Judge {
     if (task.kind != TaskKind::Recompute) ++runs_[placed.op.at()];
     if (placed.kernel >= 0) apply_effects(task, placed.kernel, false);
     if (is_view(op.kind)) return;
-    require(placed.kernel >= 0 || (op.kind == OpKind::AccumulateGrad && placed.grad == GradWrite::InPlace), "every op but views has a kernel");
+    require(placed.kernel >= 0 || (op.kind == OpKind::AccumulateGrad && placed.grad == GradWrite::InPlace),
+            "every op but views has a kernel");
     if (placed.kernel >= 0)
       for (const ValueId v : op.inputs) read(v);
     if (placed.grad == GradWrite::InPlace && op.kind != OpKind::AccumulateGrad) {
@@ -234,20 +249,23 @@ class Judge {
     const StorageId id = graph_.value(v).storage;
     const Storage& storage = graph_.storage(id);
     switch (storage.role) {
-      case StorageRole::HostScalar: return;
+      case StorageRole::HostScalar:
+        return;
       case StorageRole::Parameter: {
         const ParameterPlace& at = place(storage.parameter);
         if (is_aliased()) return;
         require(has(at.unit, at.group, BufferUse::GatheredParam), "a parameter is gathered when an op reads it",
                 graph_.table.parameters[storage.parameter.at()].name);
         const std::int32_t gather = gather_task_[at.unit.at()];
-        require(gather >= 0 && has_ended(gather), "an op that reads a unit waits for its gather", lowered_.units[at.unit.at()].name);
+        require(gather >= 0 && has_ended(gather), "an op that reads a unit waits for its gather",
+                lowered_.units[at.unit.at()].name);
         return;
       }
       case StorageRole::Activation:
       case StorageRole::Gradient:
       case StorageRole::Input:
-      case StorageRole::Buffer: break;
+      case StorageRole::Buffer:
+        break;
     }
     if (storage.bytes == 0) return;
     require(storage_buffer_[id.at()].is_set(), "a value is alive when an op reads it", value_name(storage));
@@ -267,7 +285,8 @@ class Judge {
     const std::string& name = graph_.table.parameters[placed.grad_target.at()].name;
     require(has(at.unit, at.group, BufferUse::FullGrad), "a gradient is written into a full gradient that is alive", name);
     const bool is_first = !written_slices_[placed.grad_target.at()];
-    require(is_first == (placed.grad != GradWrite::Add), "the first contribution to a slice is written, further ones are added", name);
+    require(is_first == (placed.grad != GradWrite::Add), "the first contribution to a slice is written, further ones are added",
+            name);
     written_slices_[placed.grad_target.at()] = true;
   }
 
@@ -286,18 +305,22 @@ class Judge {
       case TaskKind::ReduceScatter:
         reduce(gradient);
         require(!gradient.is_scattered, "every gradient is reduced exactly once");
-        require((task.collective.has_value()) == (plan_.mesh.shard > 1), "gradients are summed over the shard axis when it has ranks");
+        require((task.collective.has_value()) == (plan_.mesh.shard > 1),
+                "gradients are summed over the shard axis when it has ranks");
         gradient.is_scattered = true;
         if (plan_.mesh.replicate == 1) finish_reduction(unit, body);
         break;
       case TaskKind::AllReduce:
         reduce(gradient);
         require(!gradient.is_all_reduced, "every gradient is reduced exactly once");
-        require(plan_.mesh.shard == 1 || gradient.is_scattered, "gradients are summed over the shard axis before the replicate axis");
+        require(plan_.mesh.shard == 1 || gradient.is_scattered,
+                "gradients are summed over the shard axis before the replicate axis");
         gradient.is_all_reduced = true;
         finish_reduction(unit, body);
         break;
-      case TaskKind::OptimizerStep: step(unit, gradient); break;
+      case TaskKind::OptimizerStep:
+        step(unit, gradient);
+        break;
       case TaskKind::Load:
       case TaskKind::Input:
       case TaskKind::Free:
@@ -307,19 +330,22 @@ class Judge {
       case TaskKind::GradNorm:
       case TaskKind::ClipGrad:
       case TaskKind::ZeroGrad:
-      case TaskKind::Save: break;
+      case TaskKind::Save:
+        break;
     }
   }
 
   void reduce(UnitGradient& gradient) {
-    require(gradient.last_write >= 0 && has_ended(gradient.last_write), "a reduction waits for the backward that completed the unit");
+    require(gradient.last_write >= 0 && has_ended(gradient.last_write),
+            "a reduction waits for the backward that completed the unit");
     gradient.last_reduction = now_;
   }
 
   // Full gradients are the gradient when there is one shard and no cast; else the reduced stretch joins the sharded gradient.
   void finish_reduction(UnitId unit, const UnitBody& body) {
     UnitGradient& gradient = gradients_[unit.at()];
-    require(gradient.in_full % contributions_[unit.at()] == 0 && gradient.in_full > 0, "a unit is reduced when all its contributions are there");
+    require(gradient.in_full % contributions_[unit.at()] == 0 && gradient.in_full > 0,
+            "a unit is reduced when all its contributions are there");
     if (!has(unit, 0, BufferUse::ShardedGrad)) return;
     require(body.accumulate == (gradient.in_sharded > 0), "gradients of earlier micro-steps are added to, not overwritten");
     gradient.in_sharded += gradient.in_full;
@@ -355,12 +381,13 @@ class Judge {
     for (std::size_t i = 0; i < graph_.ops.size(); ++i) {
       const std::int32_t expected = graph_.ops[i].pass == OpPass::Forward || is_training() ? num_micro_steps : 0;
       if (runs_[i] == expected) continue;
-      report("every op of the graph runs once in a micro-step", fmt::format("{}: op {} \"{}\" runs {} times, not {}", phase, i,
-                                                                            graph_.name_of(graph_.ops[i]), runs_[i], expected));
+      report("every op of the graph runs once in a micro-step",
+             fmt::format("{}: op {} \"{}\" runs {} times, not {}", phase, i, graph_.name_of(graph_.ops[i]), runs_[i], expected));
     }
     for (std::size_t b = 0; b < alive_.size(); ++b) {
       if (alive_[b] && !may_outlive(phase_.roles[b].use))
-        report("nothing but parameters, constants and states outlives a phase", fmt::format("{}: {}", phase, program_.buffers[b].label));
+        report("nothing but parameters, constants and states outlives a phase",
+               fmt::format("{}: {}", phase, program_.buffers[b].label));
     }
     for (std::size_t u = 0; u < lowered_.units.size(); ++u) {
       const UnitId unit(static_cast<std::int64_t>(u));
@@ -375,8 +402,8 @@ class Judge {
   }
 
   static bool may_outlive(BufferUse use) {
-    return use == BufferUse::ShardedParam || use == BufferUse::ConstantBuffer || use == BufferUse::ExpAvg || use == BufferUse::ExpAvgSq ||
-           use == BufferUse::StepCounter;
+    return use == BufferUse::ShardedParam || use == BufferUse::ConstantBuffer || use == BufferUse::ExpAvg ||
+           use == BufferUse::ExpAvgSq || use == BufferUse::StepCounter;
   }
 
   static constexpr std::size_t kNumUses = static_cast<std::size_t>(BufferUse::Temporary) + 1;
@@ -390,14 +417,14 @@ class Judge {
   std::int64_t level_ = 0;
   std::int32_t now_ = 0;
   std::size_t next_effect_ = 0;
-  std::vector<bool> alive_;                             // by BufferId
-  std::vector<BufferId> storage_buffer_;                // by StorageId: its buffer while alive
-  std::vector<bool> is_written_;                        // by StorageId
-  std::vector<bool> written_slices_;                    // by ParameterId
-  std::vector<std::int32_t> runs_;                      // by OpId, recomputation apart
-  std::vector<std::vector<std::int32_t>> unit_buffers_; // by UnitId, then group and use: how many are alive
+  std::vector<bool> alive_;                              // by BufferId
+  std::vector<BufferId> storage_buffer_;                 // by StorageId: its buffer while alive
+  std::vector<bool> is_written_;                         // by StorageId
+  std::vector<bool> written_slices_;                     // by ParameterId
+  std::vector<std::int32_t> runs_;                       // by OpId, recomputation apart
+  std::vector<std::vector<std::int32_t>> unit_buffers_;  // by UnitId, then group and use: how many are alive
   std::vector<UnitGradient> gradients_;
-  std::vector<std::int64_t> contributions_;             // by UnitId, of one micro-step
+  std::vector<std::int64_t> contributions_;  // by UnitId, of one micro-step
   std::vector<std::int32_t> gather_task_, free_task_;
   std::vector<Past> pasts_;
   std::array<std::int32_t, kMostStreams> stream_last_ = [] {

@@ -1,7 +1,7 @@
 // Interprets one phase of a lowered plan without computing anything, and says which laws it breaks.
 //
-// Knows what ops read and write, which buffers stand for what, and what streams and waits guarantee; nothing of the schedule that made the
-// program. Used by check_plan.
+// Knows what ops read and write, which buffers stand for what, and what streams and waits guarantee; nothing of the schedule that
+// made the program. Used by check_plan.
 #pragma once
 
 #include <cstdint>

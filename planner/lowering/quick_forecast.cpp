@@ -56,12 +56,19 @@ class StepCounter final : public TaskSink {
       pass(body.pieces[i]);
       if (!decisions[i].happens) continue;
       switch (body.decided_outside[i].what) {
-        case Happening::GradientWrite: level_ += rounded(decisions[i].bytes); break;
-        case Happening::CrossingAllocate: level_ += body.pieces[i].counted_bytes; break;
-        case Happening::CrossingLastRead: level_ -= body.pieces[i].counted_bytes; break;
+        case Happening::GradientWrite:
+          level_ += rounded(decisions[i].bytes);
+          break;
+        case Happening::CrossingAllocate:
+          level_ += body.pieces[i].counted_bytes;
+          break;
+        case Happening::CrossingLastRead:
+          level_ -= body.pieces[i].counted_bytes;
+          break;
         case Happening::Allocate:
         case Happening::Free:
-        case Happening::Scratch: CHECK(false, "a body decides about its own storages");
+        case Happening::Scratch:
+          CHECK(false, "a body decides about its own storages");
       }
       peak_ = std::max(peak_, level_);
     }
@@ -76,7 +83,8 @@ class StepCounter final : public TaskSink {
 
   // `num_left_out`: micro-steps like the second one that were not emitted.
   [[nodiscard]] QuickFigures figures(std::int32_t num_left_out) const {
-    QuickFigures figures{.peak_bytes = peak_, .end_bytes = level_, .nanoseconds = *std::max_element(clocks_.begin(), clocks_.end())};
+    QuickFigures figures{
+        .peak_bytes = peak_, .end_bytes = level_, .nanoseconds = *std::max_element(clocks_.begin(), clocks_.end())};
     if (num_left_out > 0) figures.nanoseconds += num_left_out * (micro_step_starts_[2] - micro_step_starts_[1]);
     return figures;
   }

@@ -1,14 +1,15 @@
 // What a candidate plan needs and takes, without making its program: bytes equal to the full count, time of in-order streams.
 //
-// Made once per graph (one batch shape) and then asked for many candidates. The schedule is the same code that makes the program; only
-// the sink differs: it adds up the compiled bodies of segments task by task. Equal micro-steps in the middle of a step are looked at once.
+// Made once per graph (one batch shape) and then asked for many candidates. The schedule is the same code that makes the program;
+// only the sink differs: it adds up the compiled bodies of segments task by task. Equal micro-steps in the middle of a step are
+// looked at once.
 //
 //   QuickForecast quick(graph, segments, {.reduce = DType::F32, .rounding_bytes = 512}, times);
 //   QuickFigures f = quick.figures(input, Phase::Step2);
 //
-// Models: per stream, a task starts when the stream's task before it and all it waits on have ended. Leaves out: contention of collectives
-// on shared links (simulator/). Law (tests): peak_bytes equals count_memory(program, rounding_bytes).peak_bytes.
-// Not thread-safe.
+// Models: per stream, a task starts when the stream's task before it and all it waits on have ended. Leaves out: contention of
+// collectives on shared links (simulator/). Law (tests): peak_bytes equals count_memory(program, rounding_bytes).peak_bytes. Not
+// thread-safe.
 #pragma once
 
 #include <cstdint>
@@ -20,7 +21,7 @@
 namespace shardplan {
 
 struct QuickFigures {
-  std::int64_t peak_bytes = 0;   // each buffer rounded up to BodyOptions::rounding_bytes
+  std::int64_t peak_bytes = 0;  // each buffer rounded up to BodyOptions::rounding_bytes
   std::int64_t end_bytes = 0;
   std::int64_t nanoseconds = 0;  // of the phase; 0 without times
 };

@@ -14,7 +14,8 @@ constexpr std::int32_t kMostDemandBits = 64;
 
 // A storage that is a numbered buffer of the program by itself: not a parameter, a constant or a host number.
 bool is_program_storage(const Storage& storage) {
-  return storage.bytes > 0 && (storage.role == StorageRole::Activation || storage.role == StorageRole::Gradient || storage.role == StorageRole::Input);
+  return storage.bytes > 0 &&
+         (storage.role == StorageRole::Activation || storage.role == StorageRole::Gradient || storage.role == StorageRole::Input);
 }
 
 bool covers_its_storage(const OpGraph& graph, const Value& value) {
@@ -39,8 +40,12 @@ void cut_into_pieces(SegmentBody& body, const std::vector<Crossing>& crossings, 
         piece.counted_net += counted;
         piece.counted_peak = std::max(piece.counted_peak, piece.counted_net);
         break;
-      case Happening::Scratch: piece.counted_peak = std::max(piece.counted_peak, piece.counted_net + counted); break;
-      case Happening::Free: piece.counted_net -= counted; break;
+      case Happening::Scratch:
+        piece.counted_peak = std::max(piece.counted_peak, piece.counted_net + counted);
+        break;
+      case Happening::Free:
+        piece.counted_net -= counted;
+        break;
       case Happening::CrossingAllocate:
       case Happening::CrossingLastRead:
         piece.counted_bytes = crossings[static_cast<std::size_t>(event.index)].counted_bytes;
@@ -169,7 +174,8 @@ class SegmentBodies::Compiler {
     const Value& g = graph_.value(op.inputs[0]);
     const DType reduce = owner_.options_.reduce;
     if (placed.grad != GradWrite::Add || g.dtype == reduce || graph_.kernels.device != DeviceKind::Cpu) return 0;
-    // The CPU kernel adds in fp32: it casts what comes, and where the sum is narrower, reads it and writes it through copies of its own.
+    // The CPU kernel adds in fp32: it casts what comes, and where the sum is narrower, reads it and writes it through copies of its
+    // own.
     const std::int64_t copies = (g.dtype == DType::F32 ? 0 : 1) + (reduce == DType::F32 ? 0 : 2);
     return g.sizes.numel() * copies * element_bytes(DType::F32);
   }
@@ -177,14 +183,17 @@ class SegmentBodies::Compiler {
   template <class Dies>
   void emit(const BodyOp& placed, const Dies& dies) {
     const Op& op = graph_.op(placed.op);
-    if (placed.grad != GradWrite::None && placed.grad != GradWrite::Add) add(Happening::GradientWrite, placed.kernel, placed.grad_target.value, 0);
+    if (placed.grad != GradWrite::None && placed.grad != GradWrite::Add)
+      add(Happening::GradientWrite, placed.kernel, placed.grad_target.value, 0);
     if (placed.grad != GradWrite::InPlace) {
       for (const ValueId v : op.outputs) {
         const StorageId s = graph_.value(v).storage;
         if (graph_.storage(s).made_by != placed.op || !is_program_storage(graph_.storage(s))) continue;
         const std::int32_t crossing = owner_.crossing_of_[s.at()];
-        if (crossing >= 0) add(Happening::CrossingAllocate, placed.kernel, crossing, graph_.storage(s).bytes);
-        else add(Happening::Allocate, placed.kernel, s.value, graph_.storage(s).bytes);
+        if (crossing >= 0)
+          add(Happening::CrossingAllocate, placed.kernel, crossing, graph_.storage(s).bytes);
+        else
+          add(Happening::Allocate, placed.kernel, s.value, graph_.storage(s).bytes);
       }
     }
     if (const std::int64_t scratch = scratch_bytes(placed); scratch > 0) add(Happening::Scratch, placed.kernel, -1, scratch);
@@ -206,8 +215,10 @@ class SegmentBodies::Compiler {
     const std::int32_t crossing = owner_.crossing_of_[s.at()];
     if (crossing < 0 && !dies(s)) return;
     work_.freed_round[s.at()] = work_.round;
-    if (crossing >= 0) add(Happening::CrossingLastRead, kernel, crossing, storage.bytes);
-    else add(Happening::Free, kernel, s.value, storage.bytes);
+    if (crossing >= 0)
+      add(Happening::CrossingLastRead, kernel, crossing, storage.bytes);
+    else
+      add(Happening::Free, kernel, s.value, storage.bytes);
   }
 
   [[nodiscard]] bool body_made(const Storage& storage) const { return graph_.op(storage.made_by).segment == body_.segment; }
@@ -324,29 +335,33 @@ const SegmentBody& SegmentBodies::forward(SegmentId segment) {
   std::optional<SegmentBody>& body = compiled_[segment.at()]->forward;
   const Segment& s = segments_.all[segment.at()];
   if (!body)
-    body = Compiler(*this, segment, false)
-               .compile(ops_between(s.first_forward, s.end_forward), [&](StorageId id) { return !read_in_backward_[id.at()]; });
+    body = Compiler(*this, segment, false).compile(ops_between(s.first_forward, s.end_forward), [&](StorageId id) {
+      return !read_in_backward_[id.at()];
+    });
   return *body;
 }
 
 const SegmentBody& SegmentBodies::evaluation(SegmentId segment) {
   std::optional<SegmentBody>& body = compiled_[segment.at()]->evaluation;
   const Segment& s = segments_.all[segment.at()];
-  if (!body) body = Compiler(*this, segment, false).compile(ops_between(s.first_forward, s.end_forward), [](StorageId) { return true; });
+  if (!body)
+    body = Compiler(*this, segment, false).compile(ops_between(s.first_forward, s.end_forward), [](StorageId) { return true; });
   return *body;
 }
 
 const SegmentBody& SegmentBodies::backward(SegmentId segment) {
   std::optional<SegmentBody>& body = compiled_[segment.at()]->backward;
   const Segment& s = segments_.all[segment.at()];
-  if (!body) body = Compiler(*this, segment, false).compile(ops_between(s.first_backward, s.end_backward), [](StorageId) { return true; });
+  if (!body)
+    body = Compiler(*this, segment, false).compile(ops_between(s.first_backward, s.end_backward), [](StorageId) { return true; });
   return *body;
 }
 
 const SegmentBody& SegmentBodies::backward_adding(SegmentId segment) {
   std::optional<SegmentBody>& body = compiled_[segment.at()]->backward_adding;
   const Segment& s = segments_.all[segment.at()];
-  if (!body) body = Compiler(*this, segment, true).compile(ops_between(s.first_backward, s.end_backward), [](StorageId) { return true; });
+  if (!body)
+    body = Compiler(*this, segment, true).compile(ops_between(s.first_backward, s.end_backward), [](StorageId) { return true; });
   return *body;
 }
 
@@ -425,9 +440,10 @@ const RecomputedSegment& SegmentBodies::recomputed(SegmentId segment, const Keep
   return known.back()->bodies;
 }
 
-// [Note: what a span runs again] Values are needed when a backward op of the segment reads them, or when a later segment of the span does
-// (`demand`). An op runs again when one of its results is needed and was not kept; its operands are then needed too. Views run again
-// whenever they are needed: they cost nothing, and they may lie on a storage that is made again. What an op reads from outside the span is
-// still there from forward, because the schedule sees that it is read.
+// [Note: what a span runs again] Values are needed when a backward op of the segment reads them, or when a later segment of the
+// span does
+// (`demand`). An op runs again when one of its results is needed and was not kept; its operands are then needed too. Views run
+// again whenever they are needed: they cost nothing, and they may lie on a storage that is made again. What an op reads from
+// outside the span is still there from forward, because the schedule sees that it is read.
 
 }  // namespace shardplan

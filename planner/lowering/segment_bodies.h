@@ -1,11 +1,12 @@
 // What the tasks of each segment do, compiled once per graph: ops in order, births and deaths of storages, work of the kernels.
 //
-// A storage that only one segment touches lives and dies by that segment's own tasks; when depends on whether the segment is recomputed,
-// and on nothing else of a plan. A storage that several segments touch (the activation between two segments, rotary tables, masks, ids,
-// targets, the gradient between two segments) is a *crossing*: bodies only mark where it is born and where it could die, the schedule
-// knows the last task that reads it. The full program and the quick forecast are made from the same bodies.
+// A storage that only one segment touches lives and dies by that segment's own tasks; when depends on whether the segment is
+// recomputed, and on nothing else of a plan. A storage that several segments touch (the activation between two segments, rotary
+// tables, masks, ids, targets, the gradient between two segments) is a *crossing*: bodies only mark where it is born and where it
+// could die, the schedule knows the last task that reads it. The full program and the quick forecast are made from the same bodies.
 //
-// Bytes as requested; `counted` ones are rounded up to BodyOptions::rounding_bytes. Not thread-safe: bodies are compiled on first use.
+// Bytes as requested; `counted` ones are rounded up to BodyOptions::rounding_bytes. Not thread-safe: bodies are compiled on first
+// use.
 #pragma once
 
 #include <bitset>
@@ -20,8 +21,8 @@
 namespace shardplan {
 
 struct BodyOptions {
-  DType reduce = DType::F32;           // dtype of the units' flat gradients
-  std::int64_t rounding_bytes = 1;     // of the counted bytes
+  DType reduce = DType::F32;                                          // dtype of the units' flat gradients
+  std::int64_t rounding_bytes = 1;                                    // of the counted bytes
   std::function<std::int64_t(const KernelWork&)> kernel_nanoseconds;  // empty: bodies take no time
 };
 
@@ -41,7 +42,8 @@ struct BodyEvent {
   std::int64_t bytes = 0;
 };
 
-// A stretch of a body between two events that the schedule decides, seen from outside: changes of the level are relative to its start.
+// A stretch of a body between two events that the schedule decides, seen from outside: changes of the level are relative to its
+// start.
 struct BodyPiece {
   std::int64_t counted_peak = 0;
   std::int64_t counted_net = 0;
@@ -52,11 +54,11 @@ struct SegmentBody {
   SegmentId segment;
   std::vector<BodyOp> ops;
   std::vector<KernelWork> kernels;
-  std::vector<BodyEvent> events;            // by kernel; inside a kernel births, scratch, deaths
-  std::vector<BodyEvent> decided_outside;   // those of `events` that the schedule decides, in order
-  std::vector<BodyPiece> pieces;            // one more than decided_outside
-  std::vector<ParameterId> reads;           // parameters that kernels read, each once
-  std::vector<ParameterId> contributions;   // one for each AccumulateGrad
+  std::vector<BodyEvent> events;           // by kernel; inside a kernel births, scratch, deaths
+  std::vector<BodyEvent> decided_outside;  // those of `events` that the schedule decides, in order
+  std::vector<BodyPiece> pieces;           // one more than decided_outside
+  std::vector<ParameterId> reads;          // parameters that kernels read, each once
+  std::vector<ParameterId> contributions;  // one for each AccumulateGrad
   std::int64_t nanoseconds = 0;
 };
 
@@ -64,7 +66,7 @@ struct Crossing {
   StorageId storage;
   std::int64_t bytes = 0;
   std::int64_t counted_bytes = 0;
-  SegmentId made_in;                   // unset: from outside (ids, targets)
+  SegmentId made_in;  // unset: from outside (ids, targets)
   OpPass made_by_pass = OpPass::Forward;
   OpKind made_by = OpKind::View;
 };
@@ -79,8 +81,8 @@ struct Demand {
 };
 
 struct RecomputedSegment {
-  SegmentBody forward;                  // keeps nothing but results of kept ops that are read later
-  SegmentBody recompute;                // empty when nothing of the segment is needed again
+  SegmentBody forward;    // keeps nothing but results of kept ops that are read later
+  SegmentBody recompute;  // empty when nothing of the segment is needed again
   std::vector<Demand> demands;
 };
 
@@ -90,9 +92,9 @@ class SegmentBodies {
   SegmentBodies(const OpGraph& graph, const Segments& segments, BodyOptions options);
   ~SegmentBodies();
 
-  [[nodiscard]] const SegmentBody& forward(SegmentId segment);       // keeps what backward reads
-  [[nodiscard]] const SegmentBody& evaluation(SegmentId segment);    // keeps nothing
-  [[nodiscard]] const SegmentBody& backward(SegmentId segment);      // gradients start here
+  [[nodiscard]] const SegmentBody& forward(SegmentId segment);          // keeps what backward reads
+  [[nodiscard]] const SegmentBody& evaluation(SegmentId segment);       // keeps nothing
+  [[nodiscard]] const SegmentBody& backward(SegmentId segment);         // gradients start here
   [[nodiscard]] const SegmentBody& backward_adding(SegmentId segment);  // gradients of an earlier micro-step are there
   // `demand`: values of this segment that later segments of its span need again, by bit.
   [[nodiscard]] const RecomputedSegment& recomputed(SegmentId segment, const KeepSet& keep, std::uint64_t demand);
@@ -114,19 +116,19 @@ class SegmentBodies {
   const OpGraph& graph_;
   const Segments& segments_;
   BodyOptions options_;
-  std::vector<OpCost> costs_;                       // by OpId
-  std::vector<OpId> producer_;                      // by ValueId
-  std::vector<std::int32_t> crossing_of_;           // by StorageId, -1 for others
-  std::vector<bool> read_in_backward_;              // by StorageId: by a kernel of a backward op
-  std::vector<std::int32_t> demand_bit_;            // by ValueId, -1 when no other segment reads it
+  std::vector<OpCost> costs_;              // by OpId
+  std::vector<OpId> producer_;             // by ValueId
+  std::vector<std::int32_t> crossing_of_;  // by StorageId, -1 for others
+  std::vector<bool> read_in_backward_;     // by StorageId: by a kernel of a backward op
+  std::vector<std::int32_t> demand_bit_;   // by ValueId, -1 when no other segment reads it
   std::vector<Crossing> crossings_;
-  struct GradientSource {                           // of one AccumulateGrad op
-    bool is_first = false;                          // to its parameter
-    OpId written_by;                                // set when this op can write into the slice
+  struct GradientSource {   // of one AccumulateGrad op
+    bool is_first = false;  // to its parameter
+    OpId written_by;        // set when this op can write into the slice
   };
-  std::vector<GradientSource> gradient_sources_;    // by OpId, of AccumulateGrad ops
-  std::vector<OpId> accumulated_by_;                // by OpId: the AccumulateGrad whose slice a Mm or SumLeading may write
-  std::vector<std::unique_ptr<Compiled>> compiled_; // by SegmentId
+  std::vector<GradientSource> gradient_sources_;     // by OpId, of AccumulateGrad ops
+  std::vector<OpId> accumulated_by_;                 // by OpId: the AccumulateGrad whose slice a Mm or SumLeading may write
+  std::vector<std::unique_ptr<Compiled>> compiled_;  // by SegmentId
   std::unique_ptr<Workspace> workspace_;
 };
 

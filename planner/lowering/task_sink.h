@@ -1,7 +1,7 @@
 // What a schedule writes to: tasks with their waits, births and deaths of buffers, kernels and collectives, in program order.
 //
-// A schedule is written once against this. ProgramBuilder makes the StepProgram from it, StepCounter (quick_forecast.cpp) only adds up
-// bytes and time; so a quick count and the program cannot disagree about what happens.
+// A schedule is written once against this. ProgramBuilder makes the StepProgram from it, StepCounter (quick_forecast.cpp) only adds
+// up bytes and time; so a quick count and the program cannot disagree about what happens.
 //
 // Between begin() and end(): allocate() stands before the next kernel, release() after the last one.
 #pragma once
@@ -28,9 +28,9 @@ struct TaskHead {
   TaskKind kind = TaskKind::Forward;
   StreamId stream = kComputeStream;
   std::int32_t micro_step = 0;
-  UnitId unit;               // unit tasks
-  bool accumulate = false;   // unit tasks: see UnitBody
-  SegmentId first, last;     // compute tasks
+  UnitId unit;              // unit tasks
+  bool accumulate = false;  // unit tasks: see UnitBody
+  SegmentId first, last;    // compute tasks
 };
 
 // Which allocation is meant. `instance` tells a crossing made in forward (0) from the same one made again by a recompute (1), and

@@ -16,8 +16,9 @@ std::vector<UnitId> unit_of_segments(const Segments& segments, const Plan& plan)
   for (std::size_t u = 0; u < plan.units.size(); ++u) {
     for (const SegmentId s : plan.units[u].segments) {
       if (s.at() >= segments.all.size())
-        throw ConfigError(fmt::format("unit \"{}\" names segment {}, the model has {}", plan.units[u].name, s.value, segments.all.size()),
-                          "plan#/units", "plan again for this model");
+        throw ConfigError(
+            fmt::format("unit \"{}\" names segment {}, the model has {}", plan.units[u].name, s.value, segments.all.size()),
+            "plan#/units", "plan again for this model");
       if (unit_of[s.at()].is_set())
         throw ConfigError(fmt::format("segment \"{}\" is in unit \"{}\" and in unit \"{}\"", segments.all[s.at()].name,
                                       plan.units[unit_of[s.at()].at()].name, plan.units[u].name),
@@ -27,12 +28,14 @@ std::vector<UnitId> unit_of_segments(const Segments& segments, const Plan& plan)
   }
   for (std::size_t s = 0; s < unit_of.size(); ++s) {
     if (!unit_of[s].is_set() && !segments.all[s].parameters.empty())
-      throw ConfigError(fmt::format("segment \"{}\" is in no unit", segments.all[s].name), "plan#/units", "name each segment in one unit");
+      throw ConfigError(fmt::format("segment \"{}\" is in no unit", segments.all[s].name), "plan#/units",
+                        "name each segment in one unit");
   }
   return unit_of;
 }
 
-FlatGroup flat_group(const ParameterTable& table, const std::vector<ParameterId>& parameters, bool trainable, std::int32_t shard_degree) {
+FlatGroup flat_group(const ParameterTable& table, const std::vector<ParameterId>& parameters, bool trainable,
+                     std::int32_t shard_degree) {
   FlatGroup group{.trainable = trainable};
   for (const ParameterId p : parameters) {
     const Parameter& parameter = table.parameters[p.at()];

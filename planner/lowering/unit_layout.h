@@ -1,5 +1,5 @@
-// How a unit's parameters lie in memory: one flat buffer per group of equal (trainable or frozen), parameters whole and in order, padded
-// at the end, cut into shard-degree equal stretches; rank r of the shard axis stores the r-th.
+// How a unit's parameters lie in memory: one flat buffer per group of equal (trainable or frozen), parameters whole and in order,
+// padded at the end, cut into shard-degree equal stretches; rank r of the shard axis stores the r-th.
 //
 // A gather therefore lands in place and a gradient is written where it is reduced.
 // Units: elements; offsets from the start of the flat buffer. Laws (tests): stretches are equal and cover every parameter once.
@@ -29,9 +29,9 @@ inline constexpr std::int64_t kWidenedPieceNumel = std::int64_t{1} << 22;
 struct FlatGroup {
   bool trainable = true;
   std::vector<ParameterSlot> slots;
-  std::int64_t numel = 0;         // without padding
-  std::int64_t padded_numel = 0;  // multiple of the shard degree
-  std::int64_t stretch_numel = 0; // padded_numel / shard degree
+  std::int64_t numel = 0;          // without padding
+  std::int64_t padded_numel = 0;   // multiple of the shard degree
+  std::int64_t stretch_numel = 0;  // padded_numel / shard degree
   bool operator==(const FlatGroup&) const = default;
 };
 

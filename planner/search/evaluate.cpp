@@ -20,7 +20,8 @@ Plan base_plan(const PlanRequest& request) {
   plan.device = request.hardware.device;
   plan.workload = request.workload;
   plan.num_nodes = request.nodes;
-  plan.kernels = kernels_for(request.hardware.device, request.workload.precision.compute, request.model.num_kv_heads != request.model.num_heads);
+  plan.kernels = kernels_for(request.hardware.device, request.workload.precision.compute,
+                             request.model.num_kv_heads != request.model.num_heads);
   return plan;
 }
 
@@ -88,15 +89,19 @@ Evaluator::Batch& Evaluator::batch_of(std::int64_t micro_batch) {
   batch.shared.segments = compiled_->batches.empty() ? segments_of(*batch.shared.graph) : compiled_->segments;
   Batch& kept = compiled_->batches[micro_batch] = std::move(batch);
   const Compiled* compiled = compiled_.get();  // outlives the functions, which it owns
-  WorkTimes times{.kernel_nanoseconds = [compiled](const KernelWork& work) { return kernel_time(work, compiled->hardware).count(); },
-                  .collective_nanoseconds =
-                      [compiled](const CollectiveWork& work, std::int32_t degree, std::int32_t stride) {
-                        return collective_time(work, {.name = "", .degree = degree, .stride = stride}, compiled->hardware, compiled->ranks_per_node).count();
-                      },
-                  .synchronous = synchronous_};
-  kept.quick = std::make_unique<QuickForecast>(*kept.shared.graph, kept.shared.segments,
-                                               BodyOptions{.reduce = request_.workload.precision.reduce, .rounding_bytes = allocator_rounding_bytes(request_.hardware)},
-                                               std::move(times));
+  WorkTimes times{
+      .kernel_nanoseconds = [compiled](const KernelWork& work) { return kernel_time(work, compiled->hardware).count(); },
+      .collective_nanoseconds =
+          [compiled](const CollectiveWork& work, std::int32_t degree, std::int32_t stride) {
+            return collective_time(work, {.name = "", .degree = degree, .stride = stride}, compiled->hardware,
+                                   compiled->ranks_per_node)
+                .count();
+          },
+      .synchronous = synchronous_};
+  kept.quick = std::make_unique<QuickForecast>(
+      *kept.shared.graph, kept.shared.segments,
+      BodyOptions{.reduce = request_.workload.precision.reduce, .rounding_bytes = allocator_rounding_bytes(request_.hardware)},
+      std::move(times));
   return kept;
 }
 
@@ -140,13 +145,14 @@ ScheduleInput Evaluator::input_of(const KnobChoice& choice) {
   }
   for (const UnitLayout& unit : units.layouts) {
     const bool holds_last = std::find(unit.segments.begin(), unit.segments.end(), last_block) != unit.segments.end();
-    input.reshard_after_forward.push_back(choice.reshard == ReshardWord::All || (choice.reshard == ReshardWord::AllButLast && !holds_last));
+    input.reshard_after_forward.push_back(choice.reshard == ReshardWord::All ||
+                                          (choice.reshard == ReshardWord::AllButLast && !holds_last));
   }
   return input;
 }
 
-// [Note: which phases can be the peak] Step 2 holds at every task what step 1 holds, and the states from the start; evaluation holds what
-// the forward of step 2 holds, or less. Loading and saving have pieces of their own. So three phases decide.
+// [Note: which phases can be the peak] Step 2 holds at every task what step 1 holds, and the states from the start; evaluation
+// holds what the forward of step 2 holds, or less. Loading and saving have pieces of their own. So three phases decide.
 Figures Evaluator::count_bounds(const KnobChoice& choice) {
   QuickForecast& quick = *batch_of(choice.micro_batch).quick;
   const ScheduleInput input = input_of(choice);

@@ -1,7 +1,7 @@
 // Figures of single points of the knob space, for one request: the quick ones the search compares, the full ones an answer shows.
 //
-// Quick and full figures are equal (property test): bytes come from the same schedule as the program, time from the same clock as the
-// simulation. Keeps what it compiled: graphs and bodies by micro-batch, unit layouts by words.
+// Quick and full figures are equal (property test): bytes come from the same schedule as the program, time from the same clock as
+// the simulation. Keeps what it compiled: graphs and bodies by micro-batch, unit layouts by words.
 #pragma once
 
 #include <chrono>
@@ -27,9 +27,9 @@ struct PlannedChoice {
 
 struct Figures {
   std::int64_t peak_allocated_bytes = 0;
-  std::int64_t binding_bytes = 0;            // to be compared with the capacity; see binding_bytes(Forecast)
-  std::chrono::nanoseconds least_step{0};    // never above `step`
-  std::chrono::nanoseconds step{0};          // one optimizer step; 0 until asked for
+  std::int64_t binding_bytes = 0;          // to be compared with the capacity; see binding_bytes(Forecast)
+  std::chrono::nanoseconds least_step{0};  // never above `step`
+  std::chrono::nanoseconds step{0};        // one optimizer step; 0 until asked for
 };
 
 class Evaluator {
@@ -57,8 +57,8 @@ class Evaluator {
   [[nodiscard]] Lowered lowered(const Plan& plan);
   [[nodiscard]] const std::vector<UnitLayout>& layouts(const KnobChoice& choice) { return units_of(choice).layouts; }
 
-  // What forward, recompute and backward of all micro-steps take on the compute stream: below the step time of every choice with this
-  // batch shape and recompute word, whatever the mesh, the units, and the gathers.
+  // What forward, recompute and backward of all micro-steps take on the compute stream: below the step time of every choice with
+  // this batch shape and recompute word, whatever the mesh, the units, and the gathers.
   [[nodiscard]] std::chrono::nanoseconds compute_floor(const KnobChoice& choice);
 
   // Tokens of one rank in a step.
@@ -86,7 +86,7 @@ class Evaluator {
     std::map<std::pair<RecomputeWord, std::int64_t>, std::chrono::nanoseconds> floors;  // of one micro-step
     std::map<KnobChoice, Figures> bounds;
     std::map<KnobChoice, std::chrono::nanoseconds> step_times;
-    Segments segments;                      // do not depend on the batch
+    Segments segments;  // do not depend on the batch
   };
 
   Batch& batch_of(std::int64_t micro_batch);
@@ -97,7 +97,7 @@ class Evaluator {
   [[nodiscard]] Figures count_bounds(const KnobChoice& choice);
 
   PlanRequest request_;
-  Plan base_;           // all but the decisions
+  Plan base_;  // all but the decisions
   bool synchronous_ = false;
   std::shared_ptr<Compiled> compiled_;
 };

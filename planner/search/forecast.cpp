@@ -40,7 +40,8 @@ double model_flops(const StepProgram& program) {
   for (const Task& task : program.tasks) {
     if (task.kind != TaskKind::Forward && task.kind != TaskKind::Backward) continue;
     for (const KernelWork& kernel : task.kernels) {
-      if (kernel.compute == ComputeClass::Matmul || kernel.compute == ComputeClass::Attention) flops += static_cast<double>(kernel.flops);
+      if (kernel.compute == ComputeClass::Matmul || kernel.compute == ComputeClass::Attention)
+        flops += static_cast<double>(kernel.flops);
     }
   }
   return flops;
@@ -87,10 +88,12 @@ std::int64_t binding_bytes(const Forecast& forecast, const HardwareSpec& hardwar
   return hardware.device == DeviceKind::Cpu ? forecast.peak_requested_bytes : forecast.estimate.device.high_bytes;
 }
 
-std::int64_t allocator_rounding_bytes(const HardwareSpec& hardware) { return hardware.device == DeviceKind::Cpu ? 1 : hardware.rounding_bytes; }
+std::int64_t allocator_rounding_bytes(const HardwareSpec& hardware) {
+  return hardware.device == DeviceKind::Cpu ? 1 : hardware.rounding_bytes;
+}
 
-// Matrix products take one workspace per handle and stream from the allocator: 8,519,680 B, from compute capability 9.0 on 32 MiB. Our
-// runtime runs products on one stream of one thread, and the Lt interface shares the workspace in the version that is linked.
+// Matrix products take one workspace per handle and stream from the allocator: 8,519,680 B, from compute capability 9.0 on 32 MiB.
+// Our runtime runs products on one stream of one thread, and the Lt interface shares the workspace in the version that is linked.
 // Source: pytorch/pytorch#95668; NVIDIA/Megatron-LM#6936.
 std::int64_t workspace_bytes(const HardwareSpec& hardware, Phase phase) {
   if (hardware.device == DeviceKind::Cpu || phase == Phase::Load) return 0;
@@ -103,7 +106,8 @@ DeviceEstimate device_estimate(std::int64_t allocated_bytes, const MeshDegrees& 
   DeviceEstimate e;
   if (hardware.device == DeviceKind::Cuda) {
     e.context = hardware.context;
-    e.communicators = {.low_bytes = communicators * hardware.communicator.low_bytes, .high_bytes = communicators * hardware.communicator.high_bytes};
+    e.communicators = {.low_bytes = communicators * hardware.communicator.low_bytes,
+                       .high_bytes = communicators * hardware.communicator.high_bytes};
   }
   e.device.low_bytes = allocated_bytes + e.context.low_bytes + e.communicators.low_bytes;
   e.device.high_bytes = allocated_bytes + e.context.high_bytes + e.communicators.high_bytes;
@@ -146,7 +150,8 @@ Forecast forecast_plan(const Plan& plan, const Lowered& lowered, const HardwareS
   f.step_seconds = seconds_from_nanoseconds(timeline.duration);
   const double tokens = static_cast<double>(plan.micro_batch * plan.grad_accum * plan.workload.seq_len);
   f.tokens_per_second_per_gpu = tokens / f.step_seconds;
-  if (const auto rate = hardware.peak_flops_per_second.find(plan.workload.precision.compute); rate != hardware.peak_flops_per_second.end()) {
+  if (const auto rate = hardware.peak_flops_per_second.find(plan.workload.precision.compute);
+      rate != hardware.peak_flops_per_second.end()) {
     f.model_flops_utilization_fraction = model_flops(*step) / rate->second / f.step_seconds;
   }
   for (const CollectiveTotal& total : timeline.collectives) {
@@ -162,7 +167,8 @@ Forecast forecast_plan(const Plan& plan, const Lowered& lowered, const HardwareS
 
 std::vector<Timeline> timelines_of(const Plan& plan, const Lowered& lowered, const HardwareSpec& hardware) {
   std::vector<Timeline> result;
-  for (const LoweredProgram& phase : lowered.phases) result.push_back(simulate(phase.program, hardware, options_for(plan, hardware)));
+  for (const LoweredProgram& phase : lowered.phases)
+    result.push_back(simulate(phase.program, hardware, options_for(plan, hardware)));
   return result;
 }
 

@@ -1,9 +1,9 @@
 // What will happen under one plan: memory by phase and category, the process on the device, step time, collectives.
 //
-// Lowers the plan, counts every phase (requested, and with the allocator's rounding), and simulates the step. Leaves out: blocks that
-// wait for another stream and the allocator's segments (active and reserved memory stay unset), fragmentation.
-// The workspace of matrix products is part of allocated memory, a constant of library and device. The device estimate adds sourced
-// ranges for the device context and for each communicator.
+// Lowers the plan, counts every phase (requested, and with the allocator's rounding), and simulates the step. Leaves out: blocks
+// that wait for another stream and the allocator's segments (active and reserved memory stay unset), fragmentation. The workspace
+// of matrix products is part of allocated memory, a constant of library and device. The device estimate adds sourced ranges for the
+// device context and for each communicator.
 //
 // Units: bytes, seconds. Source: docs/plan_command.md, "What the figures mean".
 #pragma once
@@ -26,8 +26,8 @@ struct PhaseForecast {
   std::int64_t peak_requested_bytes = 0;
   std::int64_t peak_allocated_bytes = 0;  // each buffer rounded up to the allocator's granularity, and the workspace
   std::int64_t host_peak_bytes = 0;
-  std::string peak_task;                  // at the allocated peak; empty: before the first task
-  CategoryBytes at_peak;                  // adds up to peak_allocated_bytes
+  std::string peak_task;  // at the allocated peak; empty: before the first task
+  CategoryBytes at_peak;  // adds up to peak_allocated_bytes
 };
 
 struct CommunicationLine {
@@ -42,23 +42,23 @@ struct CommunicationLine {
 // What the process holds on the device beyond the allocator, and the whole of it.
 struct DeviceEstimate {
   ByteRange context;
-  ByteRange communicators;  // all of them together
-  ByteRange device;         // allocated peak and the two above
+  ByteRange communicators;        // all of them together
+  ByteRange device;               // allocated peak and the two above
   std::int64_t device_bytes = 0;  // with the middle of both ranges
 };
 
 struct Forecast {
-  std::vector<PhaseForecast> phases;       // load, step1, step2, eval, save
-  std::int64_t peak_requested_bytes = 0;   // largest over phases
+  std::vector<PhaseForecast> phases;      // load, step1, step2, eval, save
+  std::int64_t peak_requested_bytes = 0;  // largest over phases
   std::int64_t peak_allocated_bytes = 0;
-  Phase peak_phase = Phase::Step2;         // of the allocated peak
+  Phase peak_phase = Phase::Step2;  // of the allocated peak
   std::string peak_task;
-  CategoryBytes by_category;               // at the allocated peak, with context and communicators: adds up to device_bytes
+  CategoryBytes by_category;  // at the allocated peak, with context and communicators: adds up to device_bytes
   DeviceEstimate estimate;
   std::int64_t device_bytes = 0;
-  std::int64_t capacity_bytes = 0;         // what the plan was allowed
+  std::int64_t capacity_bytes = 0;  // what the plan was allowed
   std::int64_t host_peak_bytes = 0;
-  double step_seconds = 0;                 // step 2
+  double step_seconds = 0;  // step 2
   double tokens_per_second_per_gpu = 0;
   std::optional<double> model_flops_utilization_fraction;  // forward and backward products over the peak of the compute dtype
   std::vector<CommunicationLine> communication;            // of step 2
@@ -75,9 +75,10 @@ struct Forecast {
 
 [[nodiscard]] DeviceEstimate device_estimate(std::int64_t allocated_bytes, const MeshDegrees& mesh, const HardwareSpec& hardware);
 
-// Of a long accumulation `lowered` may hold the first micro-steps (StepClock::kMicroSteps): those between the first two and the last need
-// and do the same.
-[[nodiscard]] Forecast forecast_plan(const Plan& plan, const Lowered& lowered, const HardwareSpec& hardware, std::int64_t capacity_bytes);
+// Of a long accumulation `lowered` may hold the first micro-steps (StepClock::kMicroSteps): those between the first two and the
+// last need and do the same.
+[[nodiscard]] Forecast forecast_plan(const Plan& plan, const Lowered& lowered, const HardwareSpec& hardware,
+                                     std::int64_t capacity_bytes);
 
 // Simulated Timelines of all phases, as `plan simulate` writes them.
 [[nodiscard]] std::vector<Timeline> timelines_of(const Plan& plan, const Lowered& lowered, const HardwareSpec& hardware);

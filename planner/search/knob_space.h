@@ -33,8 +33,8 @@ struct BatchShape {
   bool operator==(const BatchShape&) const = default;
 };
 
-// The micro-batch is open upwards: neither it nor the global batch is given. Accumulation is then as given, or 1: more micro-steps would
-// be a larger batch of the job, not another way to do it.
+// The micro-batch is open upwards: neither it nor the global batch is given. Accumulation is then as given, or 1: more micro-steps
+// would be a larger batch of the job, not another way to do it.
 [[nodiscard]] bool has_free_batch(const PlanRequest& request);
 
 // Limits that keep every count of bytes far inside 64 bits, and a step a thing of seconds to simulate.

@@ -54,9 +54,12 @@ bool is_keepable(OpKind kind) {
 
 std::string text_from_units(const UnitsWord& word) {
   switch (word.form) {
-    case UnitsWord::Form::Blocks: return word.blocks == 1 ? "blocks" : fmt::format("blocks:{}", word.blocks);
-    case UnitsWord::Form::Halves: return "halves";
-    case UnitsWord::Form::Whole: return "whole";
+    case UnitsWord::Form::Blocks:
+      return word.blocks == 1 ? "blocks" : fmt::format("blocks:{}", word.blocks);
+    case UnitsWord::Form::Halves:
+      return "halves";
+    case UnitsWord::Form::Whole:
+      return "whole";
   }
   return {};
 }
@@ -99,12 +102,18 @@ std::optional<ReshardWord> reshard_from_text(std::string_view text) {
 
 std::string text_from_recompute(const RecomputeWord& word) {
   switch (word.form) {
-    case RecomputeWord::Form::None: return "none";
-    case RecomputeWord::Form::Full: return "full";
-    case RecomputeWord::Form::Blocks: return fmt::format("blocks:{}", word.every);
-    case RecomputeWord::Form::AttentionHalves: return "halves:attention";
-    case RecomputeWord::Form::MlpHalves: return "halves:mlp";
-    case RecomputeWord::Form::Keep: break;
+    case RecomputeWord::Form::None:
+      return "none";
+    case RecomputeWord::Form::Full:
+      return "full";
+    case RecomputeWord::Form::Blocks:
+      return fmt::format("blocks:{}", word.every);
+    case RecomputeWord::Form::AttentionHalves:
+      return "halves:attention";
+    case RecomputeWord::Form::MlpHalves:
+      return "halves:mlp";
+    case RecomputeWord::Form::Keep:
+      break;
   }
   std::string text = "keep:";
   for (std::size_t i = 0; i < word.keep.size(); ++i) text += (i ? "+" : "") + std::string(op_kind_name(word.keep[i]));
@@ -124,7 +133,8 @@ std::optional<RecomputeWord> recompute_from_text(std::string_view text) {
   for (std::string_view rest = text.substr(5);;) {
     const std::size_t plus = rest.find('+');
     const std::string name = letters_and_digits(rest.substr(0, plus));
-    const auto op = std::find_if(keepable.begin(), keepable.end(), [&](OpKind k) { return letters_and_digits(op_kind_name(k)) == name; });
+    const auto op =
+        std::find_if(keepable.begin(), keepable.end(), [&](OpKind k) { return letters_and_digits(op_kind_name(k)) == name; });
     if (op == keepable.end()) return std::nullopt;
     word.keep.push_back(*op);
     if (plus == std::string_view::npos) break;
@@ -172,7 +182,8 @@ std::vector<UnitPlan> expand_units(const UnitsWord& units, RootWord root, Reshar
     blocks.back().segments.push_back(SegmentId(static_cast<std::int64_t>(i)));
     if (!halves && units.blocks > 1) {
       const std::int32_t first = segment.layer / units.blocks * units.blocks;
-      blocks.back().name = first == segment.layer ? fmt::format("blocks.{}", first) : fmt::format("blocks.{}-{}", first, segment.layer);
+      blocks.back().name =
+          first == segment.layer ? fmt::format("blocks.{}", first) : fmt::format("blocks.{}-{}", first, segment.layer);
     }
   }
 
@@ -215,7 +226,8 @@ std::vector<SpanPlan> expand_spans(const RecomputeWord& recompute, const Segment
     const Segment& segment = segments.all[i];
     if (segment.layer < 0) continue;
     switch (recompute.form) {
-      case Form::None: break;
+      case Form::None:
+        break;
       case Form::AttentionHalves:
         if (segment.name.ends_with(".attention")) spans.push_back({.first = id(i), .last = id(i)});
         break;

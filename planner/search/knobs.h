@@ -46,15 +46,15 @@ enum class ReshardWord : std::uint8_t {
 struct RecomputeWord {
   enum class Form : std::uint8_t {
     None,
-    Full,            // every block is a span
-    Blocks,          // blocks 0, K, 2K, ... are spans
-    AttentionHalves, // every attention half is a span
-    MlpHalves,       // every MLP half is a span
-    Keep,            // as Full, but results of the `keep` ops stay
+    Full,             // every block is a span
+    Blocks,           // blocks 0, K, 2K, ... are spans
+    AttentionHalves,  // every attention half is a span
+    MlpHalves,        // every MLP half is a span
+    Keep,             // as Full, but results of the `keep` ops stay
   };
   Form form = Form::None;
-  std::int32_t every = 1;     // Blocks: K >= 2
-  std::vector<OpKind> keep;   // Keep: ascending
+  std::int32_t every = 1;    // Blocks: K >= 2
+  std::vector<OpKind> keep;  // Keep: ascending
   auto operator<=>(const RecomputeWord&) const = default;
 };
 
@@ -87,14 +87,15 @@ struct KnobChoice {
   bool operator==(const KnobChoice&) const = default;
   bool operator<(const KnobChoice& other) const {  // any order; keys of maps
     const auto tied = [](const KnobChoice& c) {
-      return std::tie(c.mesh.shard, c.mesh.replicate, c.mesh.tp, c.units, c.root, c.reshard, c.micro_batch, c.grad_accum, c.accum_sync, c.prefetch, c.init,
-                      c.recompute);
+      return std::tie(c.mesh.shard, c.mesh.replicate, c.mesh.tp, c.units, c.root, c.reshard, c.micro_batch, c.grad_accum,
+                      c.accum_sync, c.prefetch, c.init, c.recompute);
     };
     return tied(*this) < tied(other);
   }
 };
 
-[[nodiscard]] std::vector<UnitPlan> expand_units(const UnitsWord& units, RootWord root, ReshardWord reshard, const Segments& segments);
+[[nodiscard]] std::vector<UnitPlan> expand_units(const UnitsWord& units, RootWord root, ReshardWord reshard,
+                                                 const Segments& segments);
 [[nodiscard]] std::vector<SpanPlan> expand_spans(const RecomputeWord& recompute, const Segments& segments);
 
 // Writes the choice into a plan that already holds model, hardware, workload and kernels.

@@ -7,22 +7,29 @@
 #include "planner/graph/parameter_table.h"
 
 // [Note: bounds]
-// 1. Memory. A gathered unit lives longer with less resharding and with more prefetch, and every other buffer is the same: so the leanest
+// 1. Memory. A gathered unit lives longer with less resharding and with more prefetch, and every other buffer is the same: so the
+// leanest
 //    choice of a mesh, wrapping, recompute word and batch shape reshards most and prefetches least. If it does not fit, none does.
-// 2. Memory. Buffers of a step grow with the micro-batch and the order of tasks stays: if a micro-batch does not fit, no larger one does.
-// 3. Time. A step takes at least as long as forward, recompute and backward on the compute stream: Evaluator::compute_floor. Its time per
-//    token does not rise with the micro-batch: a kernel takes launch + max(a + b * micro-batch, ...), rounded up to a nanosecond. The
-//    rounding, at most a nanosecond in each launch, is given back.
-// 4. Time. Less resharding and more prefetch take Gather tasks away or let them start earlier; with collectives alone on their links a
-//    step is a longest path, which neither can lengthen: Figures::least_step of that choice is below the step time of all its group.
-// 5. Memory. With fewer shards every stretch is at least as large and every full buffer is the same but for padding, and the device holds
-//    no fewer communicators: so fewer shards need no less, but for padding_slack(). Left out: one shard whose stored and compute dtype
-//    agree, where the shard itself is the gathered parameter.
+// 2. Memory. Buffers of a step grow with the micro-batch and the order of tasks stays: if a micro-batch does not fit, no larger one
+// does.
+// 3. Time. A step takes at least as long as forward, recompute and backward on the compute stream: Evaluator::compute_floor. Its
+// time per
+//    token does not rise with the micro-batch: a kernel takes launch + max(a + b * micro-batch, ...), rounded up to a nanosecond.
+//    The rounding, at most a nanosecond in each launch, is given back.
+// 4. Time. Less resharding and more prefetch take Gather tasks away or let them start earlier; with collectives alone on their
+// links a
+//    step is a longest path, which neither can lengthen: Figures::least_step of that choice is below the step time of all its
+//    group.
+// 5. Memory. With fewer shards every stretch is at least as large and every full buffer is the same but for padding, and the device
+// holds
+//    no fewer communicators: so fewer shards need no less, but for padding_slack(). Left out: one shard whose stored and compute
+//    dtype agree, where the shard itself is the gathered parameter.
 // The tests compare with enumeration of the whole space by full programs.
 //
-// [Note: gap] Objective throughput: no plan computes faster per token than forward and backward without recomputing (or with the recompute
-// word that is given), at the largest micro-batch that fits under any word, with no time for anything else. Words that are not listed need
-// no less memory than the leanest listed ones. Objective memory: every plan holds weights and states, shared by all ranks.
+// [Note: gap] Objective throughput: no plan computes faster per token than forward and backward without recomputing (or with the
+// recompute word that is given), at the largest micro-batch that fits under any word, with no time for anything else. Words that
+// are not listed need no less memory than the leanest listed ones. Objective memory: every plan holds weights and states, shared by
+// all ranks.
 
 namespace shardplan {
 namespace {
@@ -50,8 +57,10 @@ class Searcher {
   Searcher(Evaluator& evaluator, std::int64_t capacity_bytes)
       : evaluator_(evaluator), request_(evaluator.request()), space_(knob_space(request_)), capacity_bytes_(capacity_bytes) {
     CHECK(!space_.meshes.empty() && !space_.wrappings.empty() && !space_.recomputes.empty(), "every knob has a word");
-    leanest_reshard_ = *std::min_element(space_.reshards.begin(), space_.reshards.end(), [](ReshardWord a, ReshardWord b) { return keeps(a) < keeps(b); });
-    quickest_reshard_ = *std::max_element(space_.reshards.begin(), space_.reshards.end(), [](ReshardWord a, ReshardWord b) { return keeps(a) < keeps(b); });
+    leanest_reshard_ = *std::min_element(space_.reshards.begin(), space_.reshards.end(),
+                                         [](ReshardWord a, ReshardWord b) { return keeps(a) < keeps(b); });
+    quickest_reshard_ = *std::max_element(space_.reshards.begin(), space_.reshards.end(),
+                                          [](ReshardWord a, ReshardWord b) { return keeps(a) < keeps(b); });
     leanest_prefetch_ = *std::min_element(space_.prefetches.begin(), space_.prefetches.end());
     quickest_prefetch_ = *std::max_element(space_.prefetches.begin(), space_.prefetches.end());
   }
@@ -106,7 +115,8 @@ class Searcher {
     } else {
       shapes = static_cast<std::int64_t>(space_.recomputes.size() * batch_shapes(request_).size());
     }
-    return shapes * static_cast<std::int64_t>(space_.meshes.size() * space_.wrappings.size() * space_.reshards.size() * space_.prefetches.size());
+    return shapes * static_cast<std::int64_t>(space_.meshes.size() * space_.wrappings.size() * space_.reshards.size() *
+                                              space_.prefetches.size());
   }
   // See [Note: gap]. Sequences per nanosecond.
   [[nodiscard]] double ceiling() {
@@ -126,7 +136,9 @@ class Searcher {
   }
 
  private:
-  [[nodiscard]] static int keeps(ReshardWord word) { return word == ReshardWord::All ? 0 : word == ReshardWord::AllButLast ? 1 : 2; }
+  [[nodiscard]] static int keeps(ReshardWord word) {
+    return word == ReshardWord::All ? 0 : word == ReshardWord::AllButLast ? 1 : 2;
+  }
 
   [[nodiscard]] KnobChoice choice_of(const Pair& pair, const Group& group, ReshardWord reshard, std::int32_t prefetch) const {
     const Wrapping& wrapping = space_.wrappings[group.wrapping];
@@ -153,19 +165,24 @@ class Searcher {
   [[nodiscard]] bool is_slower(const Pair& a, const Pair& b) const {
     const double ra = rate(a.shape, a.floor), rb = rate(b.shape, b.floor);
     if (ra != rb) return ra < rb;
-    return std::tuple(a.recompute, a.shape.micro_batch, a.shape.accum_sync) < std::tuple(b.recompute, b.shape.micro_batch, b.shape.accum_sync);
+    return std::tuple(a.recompute, a.shape.micro_batch, a.shape.accum_sync) <
+           std::tuple(b.recompute, b.shape.micro_batch, b.shape.accum_sync);
   }
-  nanoseconds floor_of(const Pair& pair) { return evaluator_.compute_floor(choice_of(pair, {0, 0}, leanest_reshard_, leanest_prefetch_)); }
+  nanoseconds floor_of(const Pair& pair) {
+    return evaluator_.compute_floor(choice_of(pair, {0, 0}, leanest_reshard_, leanest_prefetch_));
+  }
 
   // Not below the best, even if all rounding is given back. Equal rates stay in: memory decides between them.
   [[nodiscard]] bool can_beat_best(const BatchShape& shape, nanoseconds least, double slack) const {
     return !best_ || rate(shape, least) * (1 + slack) >= rate(shape_of(best_->choice), best_->figures.step);
   }
-  [[nodiscard]] bool can_beat_best(const Pair& pair) const { return can_beat_best(pair.shape, pair.floor, has_free_batch(request_) ? rounding_share(request_.hardware) : 0); }
+  [[nodiscard]] bool can_beat_best(const Pair& pair) const {
+    return can_beat_best(pair.shape, pair.floor, has_free_batch(request_) ? rounding_share(request_.hardware) : 0);
+  }
   [[nodiscard]] static BatchShape shape_of(const KnobChoice& c) { return {c.micro_batch, c.grad_accum, c.accum_sync}; }
 
-  // Bound 5. What a unit's buffers can differ by between two shard degrees, at most: padding of the full ones in every dtype, and the
-  // allocator's rounding of all of them.
+  // Bound 5. What a unit's buffers can differ by between two shard degrees, at most: padding of the full ones in every dtype, and
+  // the allocator's rounding of all of them.
   [[nodiscard]] std::int64_t padding_slack() const {
     constexpr std::int64_t kBuffersOfGroup = 6;  // shard, two moments, gradient, gathered, full gradient
     const std::int64_t groups = 2 * 2 * (request_.model.num_layers + 1);
@@ -175,7 +192,8 @@ class Searcher {
     return mesh.shard == 1 && request_.workload.precision.stored == request_.workload.precision.compute;
   }
 
-  // Calls `visit(group, leanest figures)` for the meshes of one wrapping that bound 5 leaves, most sharded first; ends when it is true.
+  // Calls `visit(group, leanest figures)` for the meshes of one wrapping that bound 5 leaves, most sharded first; ends when it is
+  // true.
   template <class Visit>
   bool each_mesh(const Pair& pair, std::size_t wrapping, Visit visit) {
     bool rest_is_larger = false;
@@ -284,13 +302,19 @@ class Searcher {
         Found found{.choice = choice_of(pair, group, space_.reshards[s], space_.prefetches[p])};
         found.figures = bounds(found.choice);
         // A larger micro-batch first, so that it wins a tie.
-        found.rank = {static_cast<std::int64_t>(pair.recompute), -pair.shape.micro_batch, static_cast<std::int64_t>(pair.shape.accum_sync),
-                      static_cast<std::int64_t>(group.mesh),     static_cast<std::int64_t>(group.wrapping), static_cast<std::int64_t>(s),
-                      static_cast<std::int64_t>(p),              0};
+        found.rank = {static_cast<std::int64_t>(pair.recompute),
+                      -pair.shape.micro_batch,
+                      static_cast<std::int64_t>(pair.shape.accum_sync),
+                      static_cast<std::int64_t>(group.mesh),
+                      static_cast<std::int64_t>(group.wrapping),
+                      static_cast<std::int64_t>(s),
+                      static_cast<std::int64_t>(p),
+                      0};
         if (found.figures.binding_bytes <= capacity_bytes_) candidates.push_back(found);
       }
     }
-    std::stable_sort(candidates.begin(), candidates.end(), [](const Found& a, const Found& b) { return a.figures.least_step < b.figures.least_step; });
+    std::stable_sort(candidates.begin(), candidates.end(),
+                     [](const Found& a, const Found& b) { return a.figures.least_step < b.figures.least_step; });
     for (Found& found : candidates) {
       if (!can_beat_best(pair.shape, found.figures.least_step, 0)) continue;
       found.figures.step = evaluator_.step_time(found.choice);
@@ -354,7 +378,8 @@ SearchResult search(Evaluator& evaluator) {
     result.facts.gap_fraction = 1 - static_cast<double>(least_resident_bytes(evaluator.request())) / needs;
   } else {
     const KnobChoice& c = result.best->choice;
-    const double best_rate = static_cast<double>(c.micro_batch * c.grad_accum) / static_cast<double>(result.best->figures.step.count());
+    const double best_rate =
+        static_cast<double>(c.micro_batch * c.grad_accum) / static_cast<double>(result.best->figures.step.count());
     result.facts.gap_fraction = std::max(0.0, searcher.ceiling() / best_rate - 1);
   }
   result.facts.space = searcher.space_size();

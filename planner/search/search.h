@@ -1,9 +1,9 @@
 // Exact search over the knob words: the plan with the best objective that fits, or the one that needs least when none does.
 //
-// Every point of the space is either forecast or excluded by a bound that is stated in search.cpp; ties go to less memory, then to the
-// earlier words in the order of knob_space(). The answer does not depend on how the space is walked.
-// Leaves out: words with other numbers than knob_space() lists, and keep:OPS. gap_fraction bounds what any word of any knob could gain in the
-// objective, those and more micro-steps of a free batch included.
+// Every point of the space is either forecast or excluded by a bound that is stated in search.cpp; ties go to less memory, then to
+// the earlier words in the order of knob_space(). The answer does not depend on how the space is walked. Leaves out: words with
+// other numbers than knob_space() lists, and keep:OPS. gap_fraction bounds what any word of any knob could gain in the objective,
+// those and more micro-steps of a free batch included.
 #pragma once
 
 #include <array>

@@ -13,7 +13,8 @@ using std::chrono::nanoseconds;
 
 StepClock::StepClock(const HardwareSpec& hardware, const MeshDegrees& mesh, std::int32_t ranks_per_node)
     : hardware_(hardware),
-      axes_{{.name = "shard", .degree = mesh.shard, .stride = 1}, {.name = "replicate", .degree = mesh.replicate, .stride = mesh.shard}},
+      axes_{{.name = "shard", .degree = mesh.shard, .stride = 1},
+            {.name = "replicate", .degree = mesh.replicate, .stride = mesh.shard}},
       ranks_per_node_(ranks_per_node) {
   program_.num_streams = 4;
 }
@@ -21,7 +22,8 @@ StepClock::StepClock(const HardwareSpec& hardware, const MeshDegrees& mesh, std:
 TaskId StepClock::begin(const TaskHead& head) {
   if (head.kind == TaskKind::Input) micro_steps_.push_back(static_cast<std::int32_t>(program_.tasks.size()));
   const std::int32_t wait = static_cast<std::int32_t>(program_.waits.size());
-  program_.tasks.push_back({.stream = head.stream, .kernels_first = head.kind == TaskKind::Gather, .first_wait = wait, .end_wait = wait});
+  program_.tasks.push_back(
+      {.stream = head.stream, .kernels_first = head.kind == TaskKind::Gather, .first_wait = wait, .end_wait = wait});
   return TaskId(static_cast<std::int64_t>(program_.tasks.size()) - 1);
 }
 
@@ -34,7 +36,9 @@ void StepClock::collective(const CollectiveWork& work) {
   program_.tasks.back().collective = collective_cost(work, axes_[work.axis.at()], hardware_, ranks_per_node_);
 }
 
-void StepClock::body(const SegmentBody& body, std::span<const OutsideDecision>) { program_.tasks.back().kernels += nanoseconds(body.nanoseconds); }
+void StepClock::body(const SegmentBody& body, std::span<const OutsideDecision>) {
+  program_.tasks.back().kernels += nanoseconds(body.nanoseconds);
+}
 
 void StepClock::end() { program_.tasks.back().end_wait = static_cast<std::int32_t>(program_.waits.size()); }
 
@@ -56,7 +60,8 @@ ClockProgram StepClock::stretched() const {
     for (std::int32_t t = from; t < to; ++t) {
       ClockTask task = program_.tasks[static_cast<std::size_t>(t)];
       const std::int32_t first_wait = static_cast<std::int32_t>(program.waits.size());
-      for (std::int32_t w = task.first_wait; w < task.end_wait; ++w) program.waits.emplace_back(program_.waits[static_cast<std::size_t>(w)].value + shift);
+      for (std::int32_t w = task.first_wait; w < task.end_wait; ++w)
+        program.waits.emplace_back(program_.waits[static_cast<std::size_t>(w)].value + shift);
       task.first_wait = first_wait;
       task.end_wait = static_cast<std::int32_t>(program.waits.size());
       program.tasks.push_back(task);
@@ -71,7 +76,8 @@ ClockProgram StepClock::stretched() const {
 
 nanoseconds StepClock::duration(bool synchronous) const {
   nanoseconds end{0};
-  for (const TaskTimes& times : repeats_ > 0 ? run_clock(stretched(), synchronous) : run_clock(program_, synchronous)) end = std::max(end, times.task.end);
+  for (const TaskTimes& times : repeats_ > 0 ? run_clock(stretched(), synchronous) : run_clock(program_, synchronous))
+    end = std::max(end, times.task.end);
   return end;
 }
 
@@ -87,7 +93,8 @@ nanoseconds StepClock::least_duration(bool synchronous) const {
       const ClockTask& task = program_.tasks[static_cast<std::size_t>(i)];
       nanoseconds& stream = streams[synchronous ? 0 : task.stream.at()];
       nanoseconds start = stream;
-      for (std::int32_t w = task.first_wait; w < task.end_wait; ++w) start = std::max(start, ends[program_.waits[static_cast<std::size_t>(w)].at()]);
+      for (std::int32_t w = task.first_wait; w < task.end_wait; ++w)
+        start = std::max(start, ends[program_.waits[static_cast<std::size_t>(w)].at()]);
       stream = ends[static_cast<std::size_t>(i)] = start + task.kernels + task.collective.alone();
       latest = std::max(latest, stream);
     }
@@ -103,11 +110,13 @@ nanoseconds StepClock::least_duration(bool synchronous) const {
     std::copy(begin, end, begin - length);
     run(first, last);
     const nanoseconds shift = *begin - *(begin - length);
-    if (!std::equal(begin, end, begin - length, [&](nanoseconds now, nanoseconds before) { return now - before == shift; })) continue;
+    if (!std::equal(begin, end, begin - length, [&](nanoseconds now, nanoseconds before) { return now - before == shift; }))
+      continue;
     const nanoseconds rest = (left - 1) * shift;
     for (auto e = begin - length; e != end; ++e) *e += rest;
     std::vector<bool> runs(streams.size());
-    for (std::int32_t i = first; i < last; ++i) runs[synchronous ? 0 : program_.tasks[static_cast<std::size_t>(i)].stream.at()] = true;
+    for (std::int32_t i = first; i < last; ++i)
+      runs[synchronous ? 0 : program_.tasks[static_cast<std::size_t>(i)].stream.at()] = true;
     for (std::size_t s = 0; s < streams.size(); ++s)
       if (runs[s]) streams[s] += rest;
     latest = std::max(latest, *std::max_element(begin, end));

@@ -72,7 +72,8 @@ TEST(CategoryBytes, TotalIsTheSumOverCategories) {
 
 TEST(Names, AreComparedByLettersAndDigitsAlone) {
   EXPECT_EQ(letters_and_digits("Llama-3.1-8B"), "llama318b");
-  for (const char* spelling : {"llama3.1-8b", "llama_31_8b", "LLAMA 3.1 8B"}) EXPECT_EQ(letters_and_digits(spelling), "llama318b") << spelling;
+  for (const char* spelling : {"llama3.1-8b", "llama_31_8b", "LLAMA 3.1 8B"})
+    EXPECT_EQ(letters_and_digits(spelling), "llama318b") << spelling;
   EXPECT_EQ(letters_and_digits("/-_. \xc3\xa9"), "");
 }
 

@@ -113,7 +113,10 @@ TEST(AdamW, StepsInFp32WhereMomentsAreStoredNarrow) {
     const auto group_of = [&](at::ScalarType w, at::ScalarType m) {
       const auto flat = [](const at::Tensor& t) { return FlatBuffer{t, true}; };
       const auto copy = [&](std::vector<float>& from) { return at::from_blob(from.data(), {4}, at::kFloat).to(w, false, true); };
-      return GroupState{.sharded_param = flat(copy(values)), .sharded_grad = flat(copy(slopes)), .exp_avg = flat(at::zeros({4}, m)), .exp_avg_sq = flat(at::zeros({4}, m))};
+      return GroupState{.sharded_param = flat(copy(values)),
+                        .sharded_grad = flat(copy(slopes)),
+                        .exp_avg = flat(at::zeros({4}, m)),
+                        .exp_avg_sq = flat(at::zeros({4}, m))};
     };
     GroupState mixed = group_of(weights, moments), wide = group_of(at::kFloat, at::kFloat);
     adamw_step(mixed, counter, runs, spec, 0.25);

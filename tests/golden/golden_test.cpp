@@ -1,7 +1,7 @@
 // The `plan` program as people see it: exit code, stdout and stderr of whole runs, to the byte.
 //
-// A case is a folder: `command` holds the arguments, one a line; `expected` what came out. SHARDPLAN_UPDATE_GOLDEN=1 writes `expected`
-// anew; the difference is then for review.
+// A case is a folder: `command` holds the arguments, one a line; `expected` what came out. SHARDPLAN_UPDATE_GOLDEN=1 writes
+// `expected` anew; the difference is then for review.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 #include <sys/wait.h>
@@ -35,8 +35,9 @@ std::string shell_word(const std::string& argument) {
 // Runs in the folder of the cases, so that files are named without a path.
 std::string run(const fs::path& folder) {
   std::istringstream lines(content(folder / "command"));
-  std::string command = fmt::format("cd {} && env -u NO_COLOR -u CLICOLOR_FORCE SHARDPLAN_CONFIGS={} {}", shell_word(kCases.string()),
-                                    shell_word((fs::path(SHARDPLAN_SOURCE_DIR) / "configs").string()), shell_word(SHARDPLAN_PLAN));
+  std::string command =
+      fmt::format("cd {} && env -u NO_COLOR -u CLICOLOR_FORCE SHARDPLAN_CONFIGS={} {}", shell_word(kCases.string()),
+                  shell_word((fs::path(SHARDPLAN_SOURCE_DIR) / "configs").string()), shell_word(SHARDPLAN_PLAN));
   for (std::string argument; std::getline(lines, argument);) command += " " + shell_word(argument);
   const fs::path log = fs::temp_directory_path() / fmt::format("shardplan_golden_{}", folder.filename().string());
   command += fmt::format(" 2> {}", shell_word(log.string()));

@@ -69,7 +69,8 @@ TEST(CheckPlan, AValueFreedBeforeItsLastReader) {
       if (task.kind != TaskKind::Backward) continue;
       for (std::size_t e = 1; e < task.effects.size(); ++e) {
         Effect& effect = task.effects[e];
-        if (effect.kind != EffectKind::Free || effect.kernel == 0 || phase.roles[effect.buffer.at()].use != BufferUse::GraphStorage) continue;
+        if (effect.kind != EffectKind::Free || effect.kernel == 0 || phase.roles[effect.buffer.at()].use != BufferUse::GraphStorage)
+          continue;
         const bool born_here = std::any_of(task.effects.begin(), task.effects.end(), [&](const Effect& other) {
           return other.kind == EffectKind::Allocate && other.buffer == effect.buffer;
         });
@@ -86,9 +87,8 @@ TEST(CheckPlan, AValueFreedBeforeItsLastReader) {
 }
 
 TEST(CheckPlan, AnOpThatDoesNotRun) {
-  expect_law("every op of the graph runs once in a micro-step", [](LoweredProgram& phase) {
-    ops_of(phase, last_task(phase, TaskKind::Backward)).ops.pop_back();
-  });
+  expect_law("every op of the graph runs once in a micro-step",
+             [](LoweredProgram& phase) { ops_of(phase, last_task(phase, TaskKind::Backward)).ops.pop_back(); });
 }
 
 TEST(CheckPlan, AValueReadBeforeItIsMade) {
@@ -114,9 +114,8 @@ TEST(CheckPlan, ASecondContributionThatOverwritesTheFirst) {
 }
 
 TEST(CheckPlan, AReductionThatDoesNotWait) {
-  expect_law("a reduction waits for the backward that completed the unit", [](LoweredProgram& phase) {
-    first_task(phase, TaskKind::ReduceScatter).waits_on.clear();
-  });
+  expect_law("a reduction waits for the backward that completed the unit",
+             [](LoweredProgram& phase) { first_task(phase, TaskKind::ReduceScatter).waits_on.clear(); });
 }
 
 TEST(CheckPlan, AReductionThatOverwritesEarlierMicroSteps) {
@@ -138,7 +137,8 @@ TEST(CheckPlan, ASumOverTheShardAxisThatIsMissing) {
 }
 
 TEST(CheckPlan, ANormThatDoesNotWait) {
-  expect_law("the norm waits for all reductions", [](LoweredProgram& phase) { first_task(phase, TaskKind::GradNorm).waits_on.clear(); });
+  expect_law("the norm waits for all reductions",
+             [](LoweredProgram& phase) { first_task(phase, TaskKind::GradNorm).waits_on.clear(); });
 }
 
 TEST(CheckPlan, AGradientThatOutlivesTheStep) {
@@ -158,7 +158,8 @@ TEST(CheckPlan, ABufferOfTheWrongSize) {
 }
 
 TEST(CheckPlan, AUnitThatIsNotStepped) {
-  expect_law("every unit that trains is stepped", [](LoweredProgram& phase) { last_task(phase, TaskKind::OptimizerStep).kind = TaskKind::Load; });
+  expect_law("every unit that trains is stepped",
+             [](LoweredProgram& phase) { last_task(phase, TaskKind::OptimizerStep).kind = TaskKind::Load; });
 }
 
 TEST(CheckPlan, AProgramThatIsNotWellFormed) {
@@ -178,7 +179,8 @@ TEST(CheckPlan, ALimitBelowThePeakSaysByHowMuch) {
 TEST(CheckPlan, ABatchThatIsNotTheOneAskedFor) {
   TinyCase tiny = two_by_two();
   tiny.plan.workload.global_batch = 9;  // 1 sequence x 2 micro-steps x 4 ranks are 8
-  EXPECT_EQ(listed(check_plan(tiny.plan, tiny.lowered())), "micro-batches of all ranks make the global batch | 8 sequences a step, asked for 9\n");
+  EXPECT_EQ(listed(check_plan(tiny.plan, tiny.lowered())),
+            "micro-batches of all ranks make the global batch | 8 sequences a step, asked for 9\n");
 }
 
 TEST(CheckPlan, NodesThatDoNotDivideTheRanks) {

@@ -18,7 +18,9 @@ namespace {
 
 const std::filesystem::path kConfigs = std::filesystem::path(SHARDPLAN_SOURCE_DIR) / "configs";
 
-PlanRequest request_of(const std::vector<std::string>& arguments) { return request_from_flags(parse_command_line(arguments), kConfigs); }
+PlanRequest request_of(const std::vector<std::string>& arguments) {
+  return request_from_flags(parse_command_line(arguments), kConfigs);
+}
 
 // Parts 0.333.. x 3 of 1.00 GiB: printed hundredths must sum to 100.
 TEST(Amounts, PrintedPartsAddUpToThePrintedSum) {
@@ -81,14 +83,16 @@ TEST_P(AnswerLaws, Hold) {
     for (const Explanation& e : answer.explanation) {
       for (const OtherWord& other : e.instead_of) {
         if (other.over_bytes <= 0 && request.objective == Objective::Throughput) {
-          EXPECT_LE(other.tokens_per_second_per_gpu, chosen * (1 + answer.search.gap_fraction) * (1 + 1e-12)) << e.decision << " " << other.value;
+          EXPECT_LE(other.tokens_per_second_per_gpu, chosen * (1 + answer.search.gap_fraction) * (1 + 1e-12))
+              << e.decision << " " << other.value;
         }
       }
     }
   } else {
     EXPECT_GT(answer.infeasible->short_by_bytes, 0);
     judge_forecast(j["infeasible"]["closest"]["forecast"]);
-    EXPECT_EQ(binding_bytes(answer.infeasible->closest.forecast, request.hardware), request.capacity_bytes() + answer.infeasible->short_by_bytes);
+    EXPECT_EQ(binding_bytes(answer.infeasible->closest.forecast, request.hardware),
+              request.capacity_bytes() + answer.infeasible->short_by_bytes);
     EXPECT_FALSE(answer.infeasible->remedies.empty());
     for (const Remedy& remedy : answer.infeasible->remedies) {
       judge_plan(remedy.planned);

@@ -59,8 +59,9 @@ RC_GTEST_PROP(Lowering, QuickForecastHasNoMemory, ()) {
   const Lowered lowered_a = a.lowered(), lowered_b = b.lowered();
   const ScheduleInput input_a = schedule_input(a.plan, lowered_a.units, lowered_a.places);
   const ScheduleInput input_b = schedule_input(b.plan, lowered_b.units, lowered_b.places);
-  const WorkTimes times{.kernel_nanoseconds = [](const KernelWork& w) { return 100 + w.flops / 7 + w.read_bytes; },
-                        .collective_nanoseconds = [](const CollectiveWork& w, std::int32_t, std::int32_t) { return 1000 + w.bytes; }};
+  const WorkTimes times{
+      .kernel_nanoseconds = [](const KernelWork& w) { return 100 + w.flops / 7 + w.read_bytes; },
+      .collective_nanoseconds = [](const CollectiveWork& w, std::int32_t, std::int32_t) { return 1000 + w.bytes; }};
   QuickForecast fresh(*a.graph, a.segments, {.reduce = job.precision.reduce}, times);
   QuickForecast used(*a.graph, a.segments, {.reduce = job.precision.reduce}, times);
   (void)used.figures(input_b, Phase::Step1);
@@ -85,8 +86,8 @@ RC_GTEST_PROP(MemoryCount, CategoriesAddUpToThePeak, ()) {
   }
 }
 
-// Letters of docs/schedule_shardplan.md: between steps a rank holds, per group, U/N * o, per trainable group U/N * 2s more, one fp32 step
-// counter and the constants. Step 1 starts without states and ends with them.
+// Letters of docs/schedule_shardplan.md: between steps a rank holds, per group, U/N * o, per trainable group U/N * 2s more, one
+// fp32 step counter and the constants. Step 1 starts without states and ends with them.
 RC_GTEST_PROP(Lowering, BetweenStepsARankHoldsItsStretchesAndStates, ()) {
   const TinyJob job = *any_job();
   const Lowered lowered = tiny_case(job, *any_choice()).lowered();
@@ -166,8 +167,8 @@ RC_GTEST_PROP(Lowering, RecomputingMoreKeepsLess, ()) {
   }
 }
 
-// A recomputed block keeps its input: with every block a span, layers - 1 + 1 activations of B * S * H stay between the blocks, besides
-// what the segments outside keep, the tables and the ids.
+// A recomputed block keeps its input: with every block a span, layers - 1 + 1 activations of B * S * H stay between the blocks,
+// besides what the segments outside keep, the tables and the ids.
 TEST(Lowering, AFullyRecomputedBlockKeepsItsInputAlone) {
   const TinyJob job{.model = {.layers = 3}, .precision = {.compute = DType::F32}, .seq_len = 5};
   TinyCase tiny = tiny_case(job, {.micro_batch = 2});
@@ -242,14 +243,15 @@ RC_GTEST_PROP(Lowering, StoragesDieAtTheirLastReader, ()) {
         continue;
       }
       // The host reads the loss when the task has ended.
-      const auto num_kernels = static_cast<std::int32_t>(phase.program.tasks[static_cast<std::size_t>(died[b].task)].kernels.size());
+      const auto num_kernels =
+          static_cast<std::int32_t>(phase.program.tasks[static_cast<std::size_t>(died[b].task)].kernels.size());
       RC_ASSERT(died[b].kernel + 1 == num_kernels);
     }
   }
 }
 
-// Nothing waits on a later task, so that running tasks one by one in program order is a lawful execution; and waiting is never needed
-// inside a stream.
+// Nothing waits on a later task, so that running tasks one by one in program order is a lawful execution; and waiting is never
+// needed inside a stream.
 RC_GTEST_PROP(Lowering, ProgramOrderIsALawfulSynchronousOrder, ()) {
   const TinyJob job = *any_job();
   const Lowered lowered = tiny_case(job, *any_choice()).lowered();
@@ -301,7 +303,8 @@ TEST(Lowering, RefusesSpansThatOverlap) {
 TEST(Lowering, RefusesASpanBeyondTheModel) {
   TinyCase tiny = tiny_case({}, {});
   tiny.plan.spans = {{.first = SegmentId(3), .last = SegmentId(40)}};
-  EXPECT_EQ(message_of(tiny), "a recomputed span reaches from segment 3 to 40, the model has " + std::to_string(tiny.segments.all.size()) +
+  EXPECT_EQ(message_of(tiny), "a recomputed span reaches from segment 3 to 40, the model has " +
+                                  std::to_string(tiny.segments.all.size()) +
                                   "\n  at: plan#/spans\n  try: plan again for this model");
 }
 

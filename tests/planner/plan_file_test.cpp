@@ -89,7 +89,8 @@ TEST(PlanFile, RefusesAnotherKindOfDocument) {
   Json document = tiny_document();
   document["kind"] = "shardplan.answer";
   EXPECT_EQ(message_of(document),
-            "expected \"shardplan.plan\", found \"shardplan.answer\"\n  at: plan.json#/kind\n  try: give the file that `plan ... -o` wrote");
+            "expected \"shardplan.plan\", found \"shardplan.answer\"\n  at: plan.json#/kind\n  try: give the file that `plan ... "
+            "-o` wrote");
 }
 
 TEST(PlanFile, RefusesAnotherVersion) {
@@ -107,8 +108,9 @@ TEST(PlanFile, ListsTheWordsOfAClosedChoice) {
 TEST(PlanFile, RefusesATypeThatHoldsNoWeights) {
   Json document = tiny_document();
   document["workload"]["precision"]["reduce"] = "int64";
-  EXPECT_EQ(message_of(document),
-            "expected a floating-point type, found \"int64\"\n  at: plan.json#/workload/precision/reduce\n  try: fp32, bf16 or fp16");
+  EXPECT_EQ(
+      message_of(document),
+      "expected a floating-point type, found \"int64\"\n  at: plan.json#/workload/precision/reduce\n  try: fp32, bf16 or fp16");
 }
 
 TEST(PlanFile, RefusesSegmentsOutOfOrder) {

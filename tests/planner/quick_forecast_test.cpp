@@ -37,7 +37,8 @@ WorkTimes times_on(const HardwareSpec& hardware, bool synchronous) {
           .synchronous = synchronous};
 }
 
-// One task after the other, nothing shares a link: the quick time is the simulator's, to the nanosecond, for any number of micro-steps.
+// One task after the other, nothing shares a link: the quick time is the simulator's, to the nanosecond, for any number of
+// micro-steps.
 RC_GTEST_PROP(QuickForecast, SynchronousTimeEqualsTheSimulators, ()) {
   const TinyJob job = *any_job();
   const TinyCase tiny = tiny_case(job, *any_choice());
@@ -46,8 +47,8 @@ RC_GTEST_PROP(QuickForecast, SynchronousTimeEqualsTheSimulators, ()) {
   QuickForecast quick(*tiny.graph, tiny.segments, {.reduce = job.precision.reduce}, times_on(hardware, true));
   const ScheduleInput input = schedule_input(tiny.plan, lowered.units, lowered.places);
   for (const LoweredProgram& phase : lowered.phases) {
-    const Timeline simulated =
-        simulate(phase.program, hardware, {.synchronous = true, .record_memory = false, .ranks_per_node = hardware.devices_per_node});
+    const Timeline simulated = simulate(phase.program, hardware,
+                                        {.synchronous = true, .record_memory = false, .ranks_per_node = hardware.devices_per_node});
     const QuickFigures figures = quick.figures(input, phase.program.phase);
     RC_ASSERT(figures.nanoseconds == simulated.duration.count());
     RC_ASSERT(figures.peak_bytes == simulated.peak_requested_bytes);

@@ -1,5 +1,5 @@
-// The order of tasks and their waits, on a model small enough to be derived by hand: embed, one block of two halves, norm, head. The
-// norm's weight is read where the head begins: up to there the final norm needs no unit.
+// The order of tasks and their waits, on a model small enough to be derived by hand: embed, one block of two halves, norm, head.
+// The norm's weight is read where the head begins: up to there the final norm needs no unit.
 #include <fmt/format.h>
 #include <gtest/gtest.h>
 
@@ -33,17 +33,19 @@ TinyCase sharded(std::int32_t prefetch, const std::string& recompute, DeviceKind
 
 // The head is not dropped between its forward and its backward: nothing stands in between. Embedding's backward reads no weight.
 TEST(Schedule, GathersBeforeUseAndDropsAfterTheLast) {
-  EXPECT_EQ(order_of(sharded(0, "none"), Phase::Step2, false),
-            "input\n"
-            "gather of embed\nforward of embed\nfree of embed\n"
-            "gather of blocks.0\nforward of layers.0.attention\nforward of layers.0.mlp\nfree of blocks.0\n"
-            "forward of norm\ngather of head\nforward of head\nbackward of head\nfree of head\nreduce-scatter of head\nbackward of norm\n"
-            "gather of blocks.0\nbackward of layers.0.mlp\nbackward of layers.0.attention\nfree of blocks.0\nreduce-scatter of blocks.0\n"
-            "backward of embed\nreduce-scatter of embed\n"
-            "gradient norm\noptimizer step of embed\noptimizer step of blocks.0\noptimizer step of head\nzeroing of gradients\n");
+  EXPECT_EQ(
+      order_of(sharded(0, "none"), Phase::Step2, false),
+      "input\n"
+      "gather of embed\nforward of embed\nfree of embed\n"
+      "gather of blocks.0\nforward of layers.0.attention\nforward of layers.0.mlp\nfree of blocks.0\n"
+      "forward of norm\ngather of head\nforward of head\nbackward of head\nfree of head\nreduce-scatter of head\nbackward of norm\n"
+      "gather of blocks.0\nbackward of layers.0.mlp\nbackward of layers.0.attention\nfree of blocks.0\nreduce-scatter of blocks.0\n"
+      "backward of embed\nreduce-scatter of embed\n"
+      "gradient norm\noptimizer step of embed\noptimizer step of blocks.0\noptimizer step of head\nzeroing of gradients\n");
 }
 
-// Uses in order: embed, blocks.0, head forward, head backward, blocks.0 backward. One ahead: each gather stands before the use before.
+// Uses in order: embed, blocks.0, head forward, head backward, blocks.0 backward. One ahead: each gather stands before the use
+// before.
 TEST(Schedule, PrefetchMovesAGatherBeforeTheUseBefore) {
   EXPECT_EQ(order_of(sharded(1, "none"), Phase::Step2, true),
             "input\n"
@@ -62,7 +64,8 @@ TEST(Schedule, PrefetchMovesAGatherBeforeTheUseBefore) {
 
 TEST(Schedule, ASpanRunsAgainJustBeforeItsBackward) {
   const std::string order = order_of(sharded(0, "full"), Phase::Step2, false);
-  EXPECT_NE(order.find("gather of blocks.0\nrecompute of layers.0.attention to layers.0.mlp\nbackward of layers.0.mlp\nbackward of layers.0.attention\n"),
+  EXPECT_NE(order.find("gather of blocks.0\nrecompute of layers.0.attention to layers.0.mlp\nbackward of layers.0.mlp\nbackward of "
+                       "layers.0.attention\n"),
             std::string::npos)
       << order;
 }

@@ -58,7 +58,9 @@ Judged judge(const KnobChoice& choice, Evaluator& evaluator) {
     const std::int64_t peak = count_memory(phase.program, request.hardware.rounding_bytes).peak_bytes;
     allocated = std::max(allocated, peak + workspace_bytes(request.hardware, phase.program.phase));
     if (phase.program.phase != Phase::Step2) continue;
-    const SimulateOptions options{.synchronous = request.hardware.device == DeviceKind::Cpu, .record_memory = false, .ranks_per_node = request.ranks_per_node()};
+    const SimulateOptions options{.synchronous = request.hardware.device == DeviceKind::Cpu,
+                                  .record_memory = false,
+                                  .ranks_per_node = request.ranks_per_node()};
     judged.step = simulate(phase.program, request.hardware, options).duration;
   }
   judged.binding_bytes = device_estimate(allocated, choice.mesh, request.hardware).device.high_bytes;
@@ -105,7 +107,9 @@ std::optional<T> sometimes(const std::vector<T>& words) {
 }
 
 PlanRequest any_request() {
-  TinyModel tiny{.family = *rc::gen::element<std::string>("llama", "qwen2", "qwen3", "mistral"), .layers = *rc::gen::inRange(1, 4), .tied = *rc::gen::arbitrary<bool>()};
+  TinyModel tiny{.family = *rc::gen::element<std::string>("llama", "qwen2", "qwen3", "mistral"),
+                 .layers = *rc::gen::inRange(1, 4),
+                 .tied = *rc::gen::arbitrary<bool>()};
   PlanRequest request;
   request.model = model_from_json(tiny_config(tiny), "tiny", "tiny");
   request.hardware = small_device(*rc::gen::element(DeviceKind::Cuda, DeviceKind::Cpu));
@@ -138,7 +142,8 @@ nanoseconds longest_path(const StepProgram& program, const PlanRequest& request)
   std::vector<nanoseconds> ends, streams(static_cast<std::size_t>(clock.num_streams));
   for (const ClockTask& task : clock.tasks) {
     nanoseconds& stream = streams[synchronous ? 0 : task.stream.at()];
-    for (std::int32_t w = task.first_wait; w < task.end_wait; ++w) stream = std::max(stream, ends[clock.waits[static_cast<std::size_t>(w)].at()]);
+    for (std::int32_t w = task.first_wait; w < task.end_wait; ++w)
+      stream = std::max(stream, ends[clock.waits[static_cast<std::size_t>(w)].at()]);
     stream += task.kernels + task.collective.alone();
     ends.push_back(stream);
   }
@@ -182,7 +187,8 @@ RC_GTEST_PROP(Search, QuickFiguresEqualTheFullProgram, ()) {
     RC_ASSERT(binding_bytes(forecast, request.hardware) == judged.binding_bytes);
     const Plan plan = evaluator.plan_of(choice);
     const Lowered lowered = evaluator.lowered(plan);
-    const auto step = std::find_if(lowered.phases.begin(), lowered.phases.end(), [](const LoweredProgram& p) { return p.program.phase == Phase::Step2; });
+    const auto step = std::find_if(lowered.phases.begin(), lowered.phases.end(),
+                                   [](const LoweredProgram& p) { return p.program.phase == Phase::Step2; });
     RC_ASSERT(figures.least_step == longest_path(step->program, request));
     expect_same(forecast, forecast_plan(plan, lowered, request.hardware, evaluator.capacity_bytes()));
     RC_ASSERT(forecast.by_category.total() == forecast.device_bytes);
@@ -205,14 +211,18 @@ RC_GTEST_PROP(Search, EqualsEnumeration, ()) {
   const std::int64_t limit = small[point].binding_bytes - *rc::gen::element(0, 1);
   request.memory_limit_bytes = limit;
   const auto fits = [&](const Judged& j) { return j.binding_bytes <= limit; };
-  RC_PRE(!has_free_batch(request) || std::none_of(judged.begin(), judged.end(), [&](const Judged& j) { return j.choice.micro_batch == kMostMicroBatch && fits(j); }));
+  RC_PRE(!has_free_batch(request) || std::none_of(judged.begin(), judged.end(), [&](const Judged& j) {
+    return j.choice.micro_batch == kMostMicroBatch && fits(j);
+  }));
 
   Evaluator evaluator(request);
   const SearchResult result = search(evaluator);
   std::vector<Judged> fitting;
   std::copy_if(judged.begin(), judged.end(), std::back_inserter(fitting), fits);
   RC_TAG(fitting.empty() ? "nothing fits" : "something fits");
-  const std::int64_t least = std::min_element(judged.begin(), judged.end(), [](const Judged& a, const Judged& b) { return a.binding_bytes < b.binding_bytes; })->binding_bytes;
+  const std::int64_t least = std::min_element(judged.begin(), judged.end(), [](const Judged& a, const Judged& b) {
+                               return a.binding_bytes < b.binding_bytes;
+                             })->binding_bytes;
   if (fitting.empty()) {
     RC_ASSERT(!result.best.has_value());
     RC_ASSERT(result.closest->figures.binding_bytes == least);
@@ -249,7 +259,8 @@ RC_GTEST_PROP(Search, MoreMemoryIsNeverSlower, ()) {
   request.objective = Objective::Throughput;
   Evaluator open(request);
   const std::vector<KnobChoice> all = whole_space(request, 3);
-  std::int64_t less = judge(all[*rc::gen::inRange<std::size_t>(0, all.size())], open).binding_bytes, more = judge(all[*rc::gen::inRange<std::size_t>(0, all.size())], open).binding_bytes;
+  std::int64_t less = judge(all[*rc::gen::inRange<std::size_t>(0, all.size())], open).binding_bytes,
+               more = judge(all[*rc::gen::inRange<std::size_t>(0, all.size())], open).binding_bytes;
   if (less > more) std::swap(less, more);
   const auto best_with = [&](std::int64_t limit) {
     PlanRequest limited = request;

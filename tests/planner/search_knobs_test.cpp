@@ -7,9 +7,7 @@
 namespace shardplan {
 namespace {
 
-Segments segments_of_layers(std::int64_t layers) {
-  return tiny_case({.model = {.layers = layers}}, {}).segments;
-}
+Segments segments_of_layers(std::int64_t layers) { return tiny_case({.model = {.layers = layers}}, {}).segments; }
 
 std::string names(const std::vector<UnitPlan>& units) {
   std::string text;
@@ -19,7 +17,8 @@ std::string names(const std::vector<UnitPlan>& units) {
 
 std::string spans_text(const std::vector<SpanPlan>& spans, const Segments& segments) {
   std::string text;
-  for (const SpanPlan& span : spans) text += (text.empty() ? "" : " ") + segments.all[span.first.at()].name + ".." + segments.all[span.last.at()].name;
+  for (const SpanPlan& span : spans)
+    text += (text.empty() ? "" : " ") + segments.all[span.first.at()].name + ".." + segments.all[span.last.at()].name;
   return text;
 }
 
@@ -34,8 +33,11 @@ TEST(KnobWords, SurviveBeingWritten) {
 }
 
 TEST(KnobWords, OthersAreNoWords) {
-  for (const char* text : {"", "block", "blocks:", "blocks:0", "blocks:-1", "blocks:2x", "blocks: 2", "Whole"}) EXPECT_FALSE(units_from_text(text)) << text;
-  for (const char* text : {"", "some", "blocks:0", "keep:", "keep:Nothing", "keep:View", "halves", "keep:Linear+", "keep:mul+silu_backward"}) EXPECT_FALSE(recompute_from_text(text)) << text;
+  for (const char* text : {"", "block", "blocks:", "blocks:0", "blocks:-1", "blocks:2x", "blocks: 2", "Whole"})
+    EXPECT_FALSE(units_from_text(text)) << text;
+  for (const char* text :
+       {"", "some", "blocks:0", "keep:", "keep:Nothing", "keep:View", "halves", "keep:Linear+", "keep:mul+silu_backward"})
+    EXPECT_FALSE(recompute_from_text(text)) << text;
 }
 
 // Every segment is in exactly one unit, whatever the words.
@@ -53,7 +55,9 @@ TEST(KnobWords, UnitsCoverEverySegmentOnce) {
 
 TEST(KnobWords, NameTheirUnits) {
   const Segments segments = segments_of_layers(3);
-  const auto units = [&](const char* word, RootWord root, ReshardWord reshard) { return names(expand_units(*units_from_text(word), root, reshard, segments)); };
+  const auto units = [&](const char* word, RootWord root, ReshardWord reshard) {
+    return names(expand_units(*units_from_text(word), root, reshard, segments));
+  };
   EXPECT_EQ(units("blocks", RootWord::Split, ReshardWord::All), "embed blocks.0 blocks.1 blocks.2 head");
   EXPECT_EQ(units("blocks:2", RootWord::Joint, ReshardWord::All), "root blocks.0-1 blocks.2");
   EXPECT_EQ(units("blocks", RootWord::Split, ReshardWord::AllButLast), "embed blocks.0 blocks.1 blocks.2! head");

@@ -1,10 +1,10 @@
 // Tiny models of the four families and plans for them, written in a line: what the lowering's tests are about.
 #pragma once
 
+#include <rapidcheck.h>
 #include <cstdint>
 #include <memory>
 #include <nlohmann/json.hpp>
-#include <rapidcheck.h>
 #include <string>
 #include <vector>
 
@@ -23,7 +23,7 @@ struct TinyModel {
   std::int64_t mlp = 24;
   std::int64_t vocabulary = 37;
   bool tied = false;
-  std::int64_t window = 0;       // mistral
+  std::int64_t window = 0;  // mistral
 };
 
 inline nlohmann::ordered_json tiny_config(const TinyModel& m) {
@@ -44,7 +44,8 @@ inline nlohmann::ordered_json tiny_config(const TinyModel& m) {
   j["hidden_act"] = "silu";
   j["tie_word_embeddings"] = m.tied;
   j["torch_dtype"] = "float32";
-  if (m.family == "mistral") j["sliding_window"] = m.window > 0 ? nlohmann::ordered_json(m.window) : nlohmann::ordered_json(nullptr);
+  if (m.family == "mistral")
+    j["sliding_window"] = m.window > 0 ? nlohmann::ordered_json(m.window) : nlohmann::ordered_json(nullptr);
   return j;
 }
 
@@ -128,8 +129,9 @@ inline rc::Gen<KnobChoice> any_choice() {
     c.units = *units_from_text(*rc::gen::element<std::string>("blocks", "blocks:2", "halves", "whole"));
     c.root = *rc::gen::element(RootWord::Joint, RootWord::Split);
     c.reshard = *rc::gen::element(ReshardWord::All, ReshardWord::None, ReshardWord::AllButLast);
-    c.recompute = *recompute_from_text(*rc::gen::element<std::string>("none", "full", "blocks:2", "halves:attention", "halves:mlp", "keep:linear",
-                                                                      "keep:mul+attention_cpu+attention_flash", "keep:silu+rsqrt"));
+    c.recompute = *recompute_from_text(*rc::gen::element<std::string>("none", "full", "blocks:2", "halves:attention", "halves:mlp",
+                                                                      "keep:linear", "keep:mul+attention_cpu+attention_flash",
+                                                                      "keep:silu+rsqrt"));
     c.micro_batch = *rc::gen::inRange(1, 4);
     c.grad_accum = *rc::gen::element(1, 2, 3, 5);
     c.accum_sync = *rc::gen::element(AccumSync::Every, AccumSync::Last);

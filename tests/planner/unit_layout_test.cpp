@@ -74,7 +74,8 @@ std::string message_of(const TinyCase& tiny) {
 TEST(UnitLayout, RefusesASegmentWithoutUnit) {
   TinyCase tiny = tiny_case({}, {});
   tiny.plan.units.pop_back();
-  EXPECT_EQ(message_of(tiny), "segment \"" + tiny.segments.all.back().name + "\" is in no unit\n  at: plan#/units\n  try: name each segment in one unit");
+  EXPECT_EQ(message_of(tiny), "segment \"" + tiny.segments.all.back().name +
+                                  "\" is in no unit\n  at: plan#/units\n  try: name each segment in one unit");
 }
 
 TEST(UnitLayout, RefusesASegmentInTwoUnits) {

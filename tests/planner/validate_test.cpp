@@ -76,22 +76,26 @@ TEST(Validate, BarsAreAboveOrNot) {
   EXPECT_TRUE(is_above(error_bar_from_text("worst=0"), s));
   EXPECT_FALSE(is_above(error_bar_from_text("p90=0.03"), s));
   for (const std::string bad : {"mean=0.1", "median", "median=", "median=x", "worst=-1", "p90=0.1x"}) {
-    EXPECT_EQ(thrown<UsageError>([&] { (void)error_bar_from_text(bad); }),
-              "\"" + bad + "\" is no bar\n  at: --fail-above\n  try: median=F, p90=F or worst=F with a fraction F, for example p90=0.05");
+    EXPECT_EQ(
+        thrown<UsageError>([&] { (void)error_bar_from_text(bad); }),
+        "\"" + bad + "\" is no bar\n  at: --fail-above\n  try: median=F, p90=F or worst=F with a fraction F, for example p90=0.05");
   }
 }
 
 TEST(Validate, OtherFamiliesAndKindsAreMissingOrRefused) {
   const fs::path file = fs::temp_directory_path() / "validate_test_other.json";
-  std::ofstream(file) << R"({"kind": "saved_activations", "cases": [{"id": "x", "setup": {"part": "block", "model": {"name": "g", "hf_config": {"model_type": "rwkv"}}}, "expected": {}}]})";
+  std::ofstream(file)
+      << R"({"kind": "saved_activations", "cases": [{"id": "x", "setup": {"part": "block", "model": {"name": "g", "hf_config": {"model_type": "rwkv"}}}, "expected": {}}]})";
   const std::vector<ValidationReport> reports = validate_documents({file});
   EXPECT_TRUE(reports[0].rows.empty());
   EXPECT_EQ(reports[0].missing.dump(), R"({"x":"model_type \"rwkv\" is not supported"})");
-  EXPECT_EQ(predictions_document(reports[0]).dump(),
-            R"({"schema_version":1,"kind":"shardplan.predictions","source_kind":"saved_activations","predictions":{},"missing":{"x":"model_type \"rwkv\" is not supported"}})");
+  EXPECT_EQ(
+      predictions_document(reports[0]).dump(),
+      R"({"schema_version":1,"kind":"shardplan.predictions","source_kind":"saved_activations","predictions":{},"missing":{"x":"model_type \"rwkv\" is not supported"}})");
   std::ofstream(file) << R"({"kind": "weather", "cases": []})";
   EXPECT_EQ(thrown<ConfigError>([&] { (void)validate_documents({file}); }),
-            "documents of kind \"weather\" are not predicted\n  at: " + file.string() + "#/kind\n  try: one of parameters, saved_activations, fsdp2_memory");
+            "documents of kind \"weather\" are not predicted\n  at: " + file.string() +
+                "#/kind\n  try: one of parameters, saved_activations, fsdp2_memory");
   fs::remove(file);
 }
 

@@ -75,8 +75,8 @@ ValueId pad_heads(GraphBuilder& build, ValueId x, std::int64_t pad) { return pad
 
 ValueId flash(GraphBuilder& build, ValueId q, ValueId k, ValueId v, double scale) {
   const std::int64_t head_dim = build.sizes(q)[3], pad = round_up(head_dim, 8) - head_dim;
-  const ValueId out = build.attention(OpKind::AttentionFlash, pad_heads(build, q, pad), pad_heads(build, k, pad), pad_heads(build, v, pad),
-                                      ValueId{}, scale, true);
+  const ValueId out = build.attention(OpKind::AttentionFlash, pad_heads(build, q, pad), pad_heads(build, k, pad),
+                                      pad_heads(build, v, pad), ValueId{}, scale, true);
   return pad == 0 ? out : build.slice(out, 3, 0, head_dim);
 }
 
@@ -109,7 +109,9 @@ ValueId AttentionMasks::allowed(std::int64_t window) {
   mask = build_.view(mask, Dims{1, 1, s, s});
   // transformers' masks have a plane for every sequence of the batch.
   const Kernels& kernels = build_.graph().kernels;
-  return kernels.mask_per_layer || kernels.loss == LossForm::ShiftInLoss ? build_.expand(mask, Dims{build_.graph().micro_batch, 1, s, s}) : mask;
+  return kernels.mask_per_layer || kernels.loss == LossForm::ShiftInLoss
+             ? build_.expand(mask, Dims{build_.graph().micro_batch, 1, s, s})
+             : mask;
 }
 
 ValueId AttentionMasks::additive_from(ValueId allowed) {

@@ -29,10 +29,10 @@ ParameterId* slot_of(LayerWeights& layer, std::string_view name) {
     std::string_view prefix;
     LinearWeights LayerWeights::*weights;
   };
-  static constexpr Linear kLinears[] = {
-      {"self_attn.q_proj.", &LayerWeights::q}, {"self_attn.k_proj.", &LayerWeights::k}, {"self_attn.v_proj.", &LayerWeights::v},
-      {"self_attn.o_proj.", &LayerWeights::o}, {"mlp.gate_proj.", &LayerWeights::gate}, {"mlp.up_proj.", &LayerWeights::up},
-      {"mlp.down_proj.", &LayerWeights::down}};
+  static constexpr Linear kLinears[] = {{"self_attn.q_proj.", &LayerWeights::q}, {"self_attn.k_proj.", &LayerWeights::k},
+                                        {"self_attn.v_proj.", &LayerWeights::v}, {"self_attn.o_proj.", &LayerWeights::o},
+                                        {"mlp.gate_proj.", &LayerWeights::gate}, {"mlp.up_proj.", &LayerWeights::up},
+                                        {"mlp.down_proj.", &LayerWeights::down}};
   for (const Linear& linear : kLinears) {
     if (!name.starts_with(linear.prefix)) continue;
     LinearWeights& weights = layer.*linear.weights;
@@ -72,8 +72,12 @@ ModelWeights weights_of(const ParameterTable& table, std::int64_t num_layers) {
 class LlamaBuilder {
  public:
   LlamaBuilder(GraphBuilder& build, const ModelSpec& model)
-      : build_(build), model_(model), graph_(build.graph()), weights_(weights_of(build.graph().table, model.num_layers)),
-        batch_(graph_.micro_batch), tokens_(graph_.seq_len) {}
+      : build_(build),
+        model_(model),
+        graph_(build.graph()),
+        weights_(weights_of(build.graph().table, model.num_layers)),
+        batch_(graph_.micro_batch),
+        tokens_(graph_.seq_len) {}
 
   void run() {
     graph_.ids = build_.outside(StorageRole::Input, "ids", DType::I64, Dims{batch_, tokens_});
@@ -141,8 +145,8 @@ class LlamaBuilder {
     ValueId k = build_.view(linear(x, layer, "self_attn.k_proj", w.k), Dims{batch_, tokens_, model_.num_kv_heads, size});
     if (model_.qk_norm) k = norm(k, layer, "self_attn.k_norm", w.k_norm);
     k = build_.transpose(k, 1, 2);
-    const ValueId v =
-        build_.transpose(build_.view(linear(x, layer, "self_attn.v_proj", w.v), Dims{batch_, tokens_, model_.num_kv_heads, size}), 1, 2);
+    const ValueId v = build_.transpose(
+        build_.view(linear(x, layer, "self_attn.v_proj", w.v), Dims{batch_, tokens_, model_.num_kv_heads, size}), 1, 2);
     q = rotate(q, layer, "self_attn.q_rotary");
     k = rotate(k, layer, "self_attn.k_rotary");
     build_.at(layer, "self_attn");

@@ -15,7 +15,8 @@ void read_bloom(JsonReader& reader, ModelSpec& model) {
   model.intermediate_size = 4 * model.hidden_size;
   read_norm_eps(reader, "layer_norm_epsilon", 1e-5, model);
   model.activation = "bloom_gelu";
-  model.dropout = {.attention = read_probability(reader, "attention_dropout", 0.0), .residual = read_probability(reader, "hidden_dropout", 0.0)};
+  model.dropout = {.attention = read_probability(reader, "attention_dropout", 0.0),
+                   .residual = read_probability(reader, "hidden_dropout", 0.0)};
   read_common(reader, {.is_tied = true}, model);
   model.pad_token_id = -1;  // no row of its table is left out
   windows_everywhere(0, model);

@@ -28,7 +28,9 @@ void check_heads(JsonReader& reader, const ModelSpec& model, const std::string& 
 
 }  // namespace
 
-std::int64_t size_or(JsonReader& reader, KeyNames keys, std::int64_t otherwise) { return size_up_to(reader, keys, otherwise, kLargestSize); }
+std::int64_t size_or(JsonReader& reader, KeyNames keys, std::int64_t otherwise) {
+  return size_up_to(reader, keys, otherwise, kLargestSize);
+}
 
 void note_gap(JsonReader& reader, ModelSpec& model, const std::string& key, std::string problem, std::string remedy) {
   if (!model.graph_gap) model.graph_gap = GraphGap{std::move(problem), reader.where(key), std::move(remedy)};
@@ -40,14 +42,18 @@ void read_heads(JsonReader& reader, const SizeDefaults& defaults, ModelSpec& mod
   const std::int64_t otherwise = states_kv_heads || defaults.kv_heads == 0 ? model.num_heads : defaults.kv_heads;
   model.num_kv_heads = reader.integer_or("num_key_value_heads", otherwise, 1);
   if (model.num_heads % model.num_kv_heads != 0) {
-    reader.fail("num_key_value_heads", fmt::format("{} attention heads cannot share {} key/value heads evenly", model.num_heads, model.num_kv_heads),
+    reader.fail("num_key_value_heads",
+                fmt::format("{} attention heads cannot share {} key/value heads evenly", model.num_heads, model.num_kv_heads),
                 "a divisor of num_attention_heads");
   }
   if (!reader.has("head_dim") && defaults.head_dim == 0 && model.hidden_size % model.num_heads != 0) {
-    reader.fail("hidden_size", fmt::format("hidden_size {} is no multiple of num_attention_heads {}, and there is no head_dim", model.hidden_size, model.num_heads),
+    reader.fail("hidden_size",
+                fmt::format("hidden_size {} is no multiple of num_attention_heads {}, and there is no head_dim", model.hidden_size,
+                            model.num_heads),
                 "state head_dim, or correct one of the two");
   }
-  model.head_dim = reader.integer_or("head_dim", defaults.head_dim != 0 ? defaults.head_dim : model.hidden_size / model.num_heads, 1);
+  model.head_dim =
+      reader.integer_or("head_dim", defaults.head_dim != 0 ? defaults.head_dim : model.hidden_size / model.num_heads, 1);
   if (model.head_dim % 2 != 0) {
     reader.fail("head_dim", fmt::format("head size {} is odd, rotary embedding turns pairs", model.head_dim), "an even head_dim");
   }
@@ -68,7 +74,8 @@ void read_plain_heads(JsonReader& reader, KeyNames keys, std::int64_t otherwise,
   model.num_heads = size_or(reader, keys, otherwise);
   model.num_kv_heads = model.num_heads;
   if (model.hidden_size % model.num_heads != 0) {
-    reader.fail(*keys.begin(), fmt::format("{} heads cannot share a hidden size of {} evenly", model.num_heads, model.hidden_size), "a divisor of the hidden size");
+    reader.fail(*keys.begin(), fmt::format("{} heads cannot share a hidden size of {} evenly", model.num_heads, model.hidden_size),
+                "a divisor of the hidden size");
   }
   model.head_dim = model.hidden_size / model.num_heads;
 }
@@ -103,20 +110,26 @@ void read_rope_object(JsonReader& rope_reader, ModelSpec& model, RopeSpec& rope)
     rope.factor = rope_reader.number("factor");
     if (!(rope.factor >= 1.0)) rope_reader.fail("factor", fmt::format("factor is {}, less than 1", rope.factor));
   } else if (rope.type != "default") {
-    note_gap(rope_reader, model, type_key, fmt::format("rotary embedding of type \"{}\" is not supported", rope.type), "default, linear or llama3");
+    note_gap(rope_reader, model, type_key, fmt::format("rotary embedding of type \"{}\" is not supported", rope.type),
+             "default, linear or llama3");
   }
   if (rope.type == "llama3") {
     rope.low_freq_factor = rope_reader.number("low_freq_factor");
     rope.high_freq_factor = rope_reader.number("high_freq_factor");
-    if (!(rope.low_freq_factor > 0.0)) rope_reader.fail("low_freq_factor", fmt::format("low_freq_factor is {}, not positive", rope.low_freq_factor));
+    if (!(rope.low_freq_factor > 0.0))
+      rope_reader.fail("low_freq_factor", fmt::format("low_freq_factor is {}, not positive", rope.low_freq_factor));
     if (!(rope.high_freq_factor > rope.low_freq_factor)) {
-      rope_reader.fail("high_freq_factor", fmt::format("high_freq_factor {} is not above low_freq_factor {}", rope.high_freq_factor, rope.low_freq_factor));
+      rope_reader.fail("high_freq_factor", fmt::format("high_freq_factor {} is not above low_freq_factor {}", rope.high_freq_factor,
+                                                       rope.low_freq_factor));
     }
-    rope.original_max_position_embeddings = rope_reader.integer_or("original_max_position_embeddings", model.max_position_embeddings, 1);
+    rope.original_max_position_embeddings =
+        rope_reader.integer_or("original_max_position_embeddings", model.max_position_embeddings, 1);
   }
-  if (!(rope.theta > 1.0) || !std::isfinite(rope.theta)) rope_reader.fail("rope_theta", fmt::format("rope_theta is {}, not above 1", rope.theta));
+  if (!(rope.theta > 1.0) || !std::isfinite(rope.theta))
+    rope_reader.fail("rope_theta", fmt::format("rope_theta is {}, not above 1", rope.theta));
   if (!(rope.share > 0.0 && rope.share <= 1.0)) {
-    rope_reader.fail("partial_rotary_factor", fmt::format("partial_rotary_factor is {}, no share of a head", rope.share), "above 0, at most 1");
+    rope_reader.fail("partial_rotary_factor", fmt::format("partial_rotary_factor is {}, no share of a head", rope.share),
+                     "above 0, at most 1");
   }
 }
 
@@ -131,9 +144,11 @@ void read_rope(JsonReader& reader, double theta, double share, ModelSpec& model)
     read_rope_object(rope_reader, model, model.rope);
     return;
   }
-  if (!(model.rope.theta > 1.0) || !std::isfinite(model.rope.theta)) reader.fail("rope_theta", fmt::format("rope_theta is {}, not above 1", model.rope.theta));
+  if (!(model.rope.theta > 1.0) || !std::isfinite(model.rope.theta))
+    reader.fail("rope_theta", fmt::format("rope_theta is {}, not above 1", model.rope.theta));
   if (!(model.rope.share > 0.0 && model.rope.share <= 1.0)) {
-    reader.fail("partial_rotary_factor", fmt::format("partial_rotary_factor is {}, no share of a head", model.rope.share), "above 0, at most 1");
+    reader.fail("partial_rotary_factor", fmt::format("partial_rotary_factor is {}, no share of a head", model.rope.share),
+                "above 0, at most 1");
   }
 }
 
@@ -142,20 +157,26 @@ std::int64_t window_or(JsonReader& reader, std::int64_t otherwise) {
   return reader.integer_or("sliding_window", 0, 1);
 }
 
-void windows_everywhere(std::int64_t window, ModelSpec& model) { model.sliding_window.assign(static_cast<std::size_t>(model.num_layers), window); }
+void windows_everywhere(std::int64_t window, ModelSpec& model) {
+  model.sliding_window.assign(static_cast<std::size_t>(model.num_layers), window);
+}
 
 void windows_by_layer_types(JsonReader& reader, std::int64_t window, ModelSpec& model) {
   windows_everywhere(0, model);
   const std::vector<std::string> types = reader.strings("layer_types");
   if (types.size() != model.sliding_window.size()) {
-    reader.fail("layer_types", fmt::format("{} layer types for {} layers", types.size(), model.sliding_window.size()), "one per layer");
+    reader.fail("layer_types", fmt::format("{} layer types for {} layers", types.size(), model.sliding_window.size()),
+                "one per layer");
   }
   for (std::size_t i = 0; i < types.size(); ++i) {
     if (types[i] != "full_attention" && types[i] != "sliding_attention") {
-      reader.fail("layer_types", fmt::format("layer type \"{}\" is not supported", types[i]), "full_attention or sliding_attention");
+      reader.fail("layer_types", fmt::format("layer type \"{}\" is not supported", types[i]),
+                  "full_attention or sliding_attention");
     }
     if (types[i] == "full_attention") continue;
-    if (window == 0) reader.fail("layer_types", "a layer is sliding_attention, but there is no window", "set use_sliding_window and sliding_window");
+    if (window == 0)
+      reader.fail("layer_types", "a layer is sliding_attention, but there is no window",
+                  "set use_sliding_window and sliding_window");
     model.sliding_window[i] = window;
   }
 }
@@ -166,7 +187,8 @@ void read_common(JsonReader& reader, const CommonDefaults& defaults, ModelSpec& 
   model.pad_token_id = reader.raw().contains("pad_token_id") ? reader.integer_or("pad_token_id", -1) : defaults.pad_token_id;
   if (model.pad_token_id < 0) model.pad_token_id = -1;
   if (model.pad_token_id >= model.vocab_size) {
-    reader.fail("pad_token_id", fmt::format("pad_token_id {} is outside the vocabulary of {}", model.pad_token_id, model.vocab_size));
+    reader.fail("pad_token_id",
+                fmt::format("pad_token_id {} is outside the vocabulary of {}", model.pad_token_id, model.vocab_size));
   }
 }
 

@@ -23,12 +23,16 @@ void read_deepseek(JsonReader& reader, const DeepseekDefaults& defaults, ModelSp
   model.o_bias = reader.boolean_or("attention_bias", false);
   // An absent rank has a default of its own; null means one matrix.
   const std::int64_t q_rank = reader.raw().contains("q_lora_rank") ? reader.integer_or("q_lora_rank", 0, 1) : 1536;
-  model.latent = {.q_rank = q_rank, .kv_rank = size_or(reader, {"kv_lora_rank"}, 512), .plain_dim = size_or(reader, {"qk_nope_head_dim"}, 128),
-                  .rotary_dim = size_or(reader, {"qk_rope_head_dim"}, 64), .value_dim = size_or(reader, {"v_head_dim"}, 128)};
+  model.latent = {.q_rank = q_rank,
+                  .kv_rank = size_or(reader, {"kv_lora_rank"}, 512),
+                  .plain_dim = size_or(reader, {"qk_nope_head_dim"}, 128),
+                  .rotary_dim = size_or(reader, {"qk_rope_head_dim"}, 64),
+                  .value_dim = size_or(reader, {"v_head_dim"}, 128)};
   model.head_dim = model.latent.plain_dim + model.latent.rotary_dim;
   const std::int64_t size = size_or(reader, {"moe_intermediate_size"}, defaults.expert_size);
   model.experts = {.count = size_or(reader, {"n_routed_experts", "num_experts", "num_local_experts"}, defaults.experts),
-                   .per_token = reader.integer_or("num_experts_per_tok", defaults.per_token, 1), .size = size,
+                   .per_token = reader.integer_or("num_experts_per_tok", defaults.per_token, 1),
+                   .size = size,
                    .shared_size = size * size_or(reader, {"n_shared_experts"}, defaults.shared_experts)};
   const std::int64_t first = reader.integer_or("first_k_dense_replace", defaults.plain_layers, 0);
   for (std::int64_t i = 0; i < model.num_layers; ++i) model.experts.in_layer.push_back(i >= first);
@@ -56,14 +60,27 @@ void list_latent_attention(TableWriter& table, const ModelSpec& model) {
 }  // namespace
 
 void read_deepseek_v2(JsonReader& reader, ModelSpec& model) {
-  read_deepseek(reader, {.sizes = {.hidden = 4096, .layers = 32, .mlp = 11008, .vocab = 102400, .heads = 32}, .experts = 64, .shared_experts = 2,
-                         .expert_size = 1407, .per_token = 1, .plain_layers = 0}, model);
+  read_deepseek(reader,
+                {.sizes = {.hidden = 4096, .layers = 32, .mlp = 11008, .vocab = 102400, .heads = 32},
+                 .experts = 64,
+                 .shared_experts = 2,
+                 .expert_size = 1407,
+                 .per_token = 1,
+                 .plain_layers = 0},
+                model);
   model.mlp_bias = reader.boolean_or("mlp_bias", false);
 }
 
 void read_deepseek_v3(JsonReader& reader, ModelSpec& model) {
-  read_deepseek(reader, {.sizes = {.hidden = 7168, .layers = 61, .mlp = 18432, .vocab = 129280, .positions = 4096, .heads = 128, .kv_heads = 128},
-                         .experts = 256, .shared_experts = 1, .expert_size = 2048, .per_token = 8, .plain_layers = 3}, model);
+  read_deepseek(
+      reader,
+      {.sizes = {.hidden = 7168, .layers = 61, .mlp = 18432, .vocab = 129280, .positions = 4096, .heads = 128, .kv_heads = 128},
+       .experts = 256,
+       .shared_experts = 1,
+       .expert_size = 2048,
+       .per_token = 8,
+       .plain_layers = 3},
+      model);
 }
 
 void list_deepseek(TableWriter& table, const ModelSpec& model) {
@@ -77,7 +94,8 @@ void list_deepseek(TableWriter& table, const ModelSpec& model) {
       table.linear("mlp.gate", ParameterPart::Mlp, model.experts.count, model.hidden_size, false);
       table.experts({"mlp.experts", "gate_proj", "up_proj", "down_proj"});
       table.gated_mlp("mlp.shared_experts", model.experts.shared_size, model.mlp_bias);
-      if (model.family == Family::DeepseekV3) table.buffer(prefix + "mlp.gate.e_score_correction_bias", {model.experts.count}, DType::F32, true);
+      if (model.family == Family::DeepseekV3)
+        table.buffer(prefix + "mlp.gate.e_score_correction_bias", {model.experts.count}, DType::F32, true);
     } else {
       table.gated_mlp("mlp", model.intermediate_size, model.mlp_bias);
     }

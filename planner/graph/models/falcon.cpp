@@ -27,7 +27,8 @@ void read_falcon(JsonReader& reader, ModelSpec& model) {
   model.qkv_bias = model.o_bias = model.mlp_bias = reader.boolean_or("bias", false);
   model.parallel_residual = reader.boolean_or("parallel_attn", true);
   model.norms_per_layer = model.parallel_residual ? reader.integer_or("num_ln_in_parallel_attn", is_new ? 2 : 1, 1) : 2;
-  if (reader.boolean_or("alibi", false)) note_gap(reader, model, "alibi", "scores that fall with distance are not described", "false");
+  if (reader.boolean_or("alibi", false))
+    note_gap(reader, model, "alibi", "scores that fall with distance are not described", "false");
 }
 
 void list_falcon(TableWriter& table, const ModelSpec& model) {
@@ -36,7 +37,8 @@ void list_falcon(TableWriter& table, const ModelSpec& model) {
   table.embedding("word_embeddings.weight", model.vocab_size, hidden);
   for (std::int32_t i = 0; i < model.num_layers; ++i) {
     table.layer(i, fmt::format("transformer.h.{}.", i));
-    table.linear("self_attention.query_key_value", ParameterPart::Attention, (model.num_heads + 2 * model.num_kv_heads) * model.head_dim, hidden, model.qkv_bias);
+    table.linear("self_attention.query_key_value", ParameterPart::Attention,
+                 (model.num_heads + 2 * model.num_kv_heads) * model.head_dim, hidden, model.qkv_bias);
     table.linear("self_attention.dense", ParameterPart::Attention, hidden, hidden, model.o_bias);
     table.linear("mlp.dense_h_to_4h", ParameterPart::Mlp, mlp, hidden, model.mlp_bias);
     table.linear("mlp.dense_4h_to_h", ParameterPart::Mlp, hidden, mlp, model.mlp_bias);

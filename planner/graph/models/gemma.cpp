@@ -28,7 +28,8 @@ double cap_or(JsonReader& reader, const std::string& key, double otherwise) {
 void read_alternating_windows(JsonReader& reader, std::int64_t pattern, ModelSpec& model) {
   const std::int64_t window = window_or(reader, 4096);
   if (reader.has("layer_types")) return windows_by_layer_types(reader, window, model);
-  for (std::int64_t i = 0; i < model.num_layers; ++i) model.sliding_window[static_cast<std::size_t>(i)] = (i + 1) % pattern != 0 ? window : 0;
+  for (std::int64_t i = 0; i < model.num_layers; ++i)
+    model.sliding_window[static_cast<std::size_t>(i)] = (i + 1) % pattern != 0 ? window : 0;
 }
 
 // Of layers that see everything, and of those with a window. The newer keys state both, the older ones a frequency each.
@@ -52,15 +53,25 @@ void read_two_ropes(JsonReader& reader, ModelSpec& model) {
 }  // namespace
 
 void read_gemma(JsonReader& reader, ModelSpec& model) {
-  read_gemma_kind(reader, {.hidden = 3072, .layers = 28, .mlp = 24576, .vocab = 256000, .positions = 8192, .heads = 16, .kv_heads = 16, .head_dim = 256},
+  read_gemma_kind(reader,
+                  {.hidden = 3072,
+                   .layers = 28,
+                   .mlp = 24576,
+                   .vocab = 256000,
+                   .positions = 8192,
+                   .heads = 16,
+                   .kv_heads = 16,
+                   .head_dim = 256},
                   {"hidden_act"}, model);
   if (model.activation == "gelu") model.activation = "gelu_pytorch_tanh";  // first releases wrote it so
   read_rope(reader, 1e4, 1.0, model);
 }
 
 void read_gemma2(JsonReader& reader, ModelSpec& model) {
-  read_gemma_kind(reader, {.hidden = 2304, .layers = 26, .mlp = 9216, .vocab = 256000, .positions = 8192, .heads = 8, .kv_heads = 4, .head_dim = 256},
-                  {"hidden_activation"}, model);
+  read_gemma_kind(
+      reader,
+      {.hidden = 2304, .layers = 26, .mlp = 9216, .vocab = 256000, .positions = 8192, .heads = 8, .kv_heads = 4, .head_dim = 256},
+      {"hidden_activation"}, model);
   read_rope(reader, 1e4, 1.0, model);
   model.attention_scale = 1.0 / std::sqrt(reader.number_or("query_pre_attn_scalar", 256.0));
   model.attention_cap = cap_or(reader, "attn_logit_softcapping", 50.0);
@@ -70,8 +81,10 @@ void read_gemma2(JsonReader& reader, ModelSpec& model) {
 }
 
 void read_gemma3(JsonReader& reader, ModelSpec& model) {
-  read_gemma_kind(reader, {.hidden = 2304, .layers = 26, .mlp = 9216, .vocab = 262208, .positions = 131072, .heads = 8, .kv_heads = 4, .head_dim = 256},
-                  {"hidden_activation"}, model);
+  read_gemma_kind(
+      reader,
+      {.hidden = 2304, .layers = 26, .mlp = 9216, .vocab = 262208, .positions = 131072, .heads = 8, .kv_heads = 4, .head_dim = 256},
+      {"hidden_activation"}, model);
   read_two_ropes(reader, model);
   model.attention_scale = 1.0 / std::sqrt(reader.number_or("query_pre_attn_scalar", 256.0));
   model.attention_cap = cap_or(reader, "attn_logit_softcapping", 0.0);

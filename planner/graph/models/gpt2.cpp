@@ -15,17 +15,20 @@ void read_gpt2(JsonReader& reader, ModelSpec& model) {
   model.intermediate_size = size_or(reader, {"n_inner"}, 4 * model.hidden_size);
   read_norm_eps(reader, "layer_norm_epsilon", 1e-5, model);
   read_activation(reader, {"activation_function"}, "gelu_new", model);
-  model.dropout = {.embedding = read_probability(reader, "embd_pdrop", 0.1), .attention = read_probability(reader, "attn_pdrop", 0.1),
+  model.dropout = {.embedding = read_probability(reader, "embd_pdrop", 0.1),
+                   .attention = read_probability(reader, "attn_pdrop", 0.1),
                    .residual = read_probability(reader, "resid_pdrop", 0.1)};
   read_common(reader, {.is_tied = true}, model);
   model.pad_token_id = -1;  // no row of its table is left out
   windows_everywhere(0, model);
   model.qkv_bias = model.o_bias = model.mlp_bias = true;
-  if (!reader.boolean_or("scale_attn_weights", true)) note_gap(reader, model, "scale_attn_weights", "attention without its scale is not described", "true");
+  if (!reader.boolean_or("scale_attn_weights", true))
+    note_gap(reader, model, "scale_attn_weights", "attention without its scale is not described", "true");
   for (const char* key : {"scale_attn_by_inverse_layer_idx", "reorder_and_upcast_attn"}) {
     if (reader.boolean_or(key, false)) note_gap(reader, model, key, fmt::format("{} is not described", key), "false");
   }
-  if (reader.boolean_or("add_cross_attention", false)) reader.fail("add_cross_attention", "attention to another sequence is not supported", "false");
+  if (reader.boolean_or("add_cross_attention", false))
+    reader.fail("add_cross_attention", "attention to another sequence is not supported", "false");
 }
 
 void list_gpt2(TableWriter& table, const ModelSpec& model) {

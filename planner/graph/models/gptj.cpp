@@ -15,7 +15,8 @@ void read_gptj(JsonReader& reader, ModelSpec& model) {
   model.intermediate_size = size_or(reader, {"n_inner"}, 4 * model.hidden_size);
   read_norm_eps(reader, "layer_norm_epsilon", 1e-5, model);
   read_activation(reader, {"activation_function"}, "gelu_new", model);
-  model.dropout = {.embedding = read_probability(reader, "embd_pdrop", 0.0), .attention = read_probability(reader, "attn_pdrop", 0.0),
+  model.dropout = {.embedding = read_probability(reader, "embd_pdrop", 0.0),
+                   .attention = read_probability(reader, "attn_pdrop", 0.0),
                    .residual = read_probability(reader, "resid_pdrop", 0.0)};
   read_common(reader, {}, model);
   model.pad_token_id = -1;  // no row of its table is left out
@@ -35,7 +36,8 @@ void list_gptj(TableWriter& table, const ModelSpec& model) {
   for (std::int32_t i = 0; i < model.num_layers; ++i) {
     table.layer(i, fmt::format("transformer.h.{}.", i));
     table.norm("ln_1", hidden, true);
-    for (const char* name : {"attn.k_proj", "attn.v_proj", "attn.q_proj", "attn.out_proj"}) table.linear(name, ParameterPart::Attention, hidden, hidden, false);
+    for (const char* name : {"attn.k_proj", "attn.v_proj", "attn.q_proj", "attn.out_proj"})
+      table.linear(name, ParameterPart::Attention, hidden, hidden, false);
     table.linear("mlp.fc_in", ParameterPart::Mlp, mlp, hidden, true);
     table.linear("mlp.fc_out", ParameterPart::Mlp, hidden, mlp, true);
   }

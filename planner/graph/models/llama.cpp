@@ -11,12 +11,14 @@ void read_as_llama(JsonReader& reader, const SizeDefaults& defaults, ModelSpec& 
   read_sizes(reader, defaults, model);
   read_norm_eps(reader, "rms_norm_eps", 1e-6, model);
   read_activation(reader, {"hidden_act"}, "silu", model);
-  if (model.activation != "silu") note_gap(reader, model, "hidden_act", fmt::format("activation \"{}\" is not supported", model.activation), "silu");
+  if (model.activation != "silu")
+    note_gap(reader, model, "hidden_act", fmt::format("activation \"{}\" is not supported", model.activation), "silu");
   model.dropout.attention = read_probability(reader, "attention_dropout", 0.0);
   if (model.dropout.attention != 0.0) note_gap(reader, model, "attention_dropout", "dropout is not supported", "0.0");
   read_common(reader, {}, model);
   read_rope(reader, 10000.0, 1.0, model);
-  if (model.rope.share != 1.0) note_gap(reader, model, "partial_rotary_factor", "rotary embedding of a part of the head is not supported");
+  if (model.rope.share != 1.0)
+    note_gap(reader, model, "partial_rotary_factor", "rotary embedding of a part of the head is not supported");
   windows_everywhere(0, model);
 }
 

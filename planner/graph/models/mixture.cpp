@@ -21,7 +21,8 @@ void read_decoder(JsonReader& reader, const SizeDefaults& defaults, double theta
 // Every `decoder_sparse_step`-th layer has experts, but for those that mlp_only_layers names.
 void read_sparse_layers(JsonReader& reader, ModelSpec& model) {
   const std::int64_t step = reader.integer_or("decoder_sparse_step", 1, 1);
-  const std::vector<std::int64_t> plain = reader.has("mlp_only_layers") ? reader.integers("mlp_only_layers") : std::vector<std::int64_t>{};
+  const std::vector<std::int64_t> plain =
+      reader.has("mlp_only_layers") ? reader.integers("mlp_only_layers") : std::vector<std::int64_t>{};
   for (std::int64_t i = 0; i < model.num_layers; ++i) {
     model.experts.in_layer.push_back((i + 1) % step == 0 && std::find(plain.begin(), plain.end(), i) == plain.end());
   }
@@ -54,11 +55,15 @@ void list_router(TableWriter& table, const ModelSpec& model, const std::string& 
 }  // namespace
 
 void read_mixtral(JsonReader& reader, ModelSpec& model) {
-  read_decoder(reader, {.hidden = 4096, .layers = 32, .mlp = 14336, .vocab = 32000, .positions = 131072, .heads = 32, .kv_heads = 8}, 1e6, model);
+  read_decoder(reader,
+               {.hidden = 4096, .layers = 32, .mlp = 14336, .vocab = 32000, .positions = 131072, .heads = 32, .kv_heads = 8}, 1e6,
+               model);
   read_norm_eps(reader, "rms_norm_eps", 1e-5, model);
   windows_everywhere(window_or(reader, 0), model);
-  model.experts = {.count = size_or(reader, {"num_local_experts", "num_experts"}, 8), .per_token = reader.integer_or("num_experts_per_tok", 2, 1),
-                   .size = model.intermediate_size, .in_layer = std::vector<bool>(static_cast<std::size_t>(model.num_layers), true)};
+  model.experts = {.count = size_or(reader, {"num_local_experts", "num_experts"}, 8),
+                   .per_token = reader.integer_or("num_experts_per_tok", 2, 1),
+                   .size = model.intermediate_size,
+                   .in_layer = std::vector<bool>(static_cast<std::size_t>(model.num_layers), true)};
 }
 
 void list_mixtral(TableWriter& table, const ModelSpec& model) {
@@ -70,11 +75,15 @@ void list_mixtral(TableWriter& table, const ModelSpec& model) {
 }
 
 void read_qwen2_moe(JsonReader& reader, ModelSpec& model) {
-  read_decoder(reader, {.hidden = 2048, .layers = 24, .mlp = 5632, .vocab = 151936, .positions = 32768, .heads = 16, .kv_heads = 16}, 1e4, model);
+  read_decoder(reader,
+               {.hidden = 2048, .layers = 24, .mlp = 5632, .vocab = 151936, .positions = 32768, .heads = 16, .kv_heads = 16}, 1e4,
+               model);
   read_norm_eps(reader, "rms_norm_eps", 1e-6, model);
   model.qkv_bias = reader.boolean_or("qkv_bias", true);
-  model.experts = {.count = size_or(reader, {"num_experts"}, 60), .per_token = reader.integer_or("num_experts_per_tok", 4, 1),
-                   .size = size_or(reader, {"moe_intermediate_size"}, 1408), .shared_size = size_or(reader, {"shared_expert_intermediate_size"}, 5632)};
+  model.experts = {.count = size_or(reader, {"num_experts"}, 60),
+                   .per_token = reader.integer_or("num_experts_per_tok", 4, 1),
+                   .size = size_or(reader, {"moe_intermediate_size"}, 1408),
+                   .shared_size = size_or(reader, {"shared_expert_intermediate_size"}, 5632)};
   read_sparse_layers(reader, model);
   const bool has_windows = reader.boolean_or("use_sliding_window", false);
   const std::int64_t window = has_windows ? window_or(reader, 4096) : 0;
@@ -94,11 +103,13 @@ void list_qwen2_moe(TableWriter& table, const ModelSpec& model) {
 }
 
 void read_qwen3_moe(JsonReader& reader, ModelSpec& model) {
-  read_decoder(reader, {.hidden = 2048, .layers = 24, .mlp = 6144, .vocab = 151936, .positions = 32768, .heads = 32, .kv_heads = 4}, 1e4, model);
+  read_decoder(reader, {.hidden = 2048, .layers = 24, .mlp = 6144, .vocab = 151936, .positions = 32768, .heads = 32, .kv_heads = 4},
+               1e4, model);
   read_norm_eps(reader, "rms_norm_eps", 1e-6, model);
   model.qkv_bias = model.o_bias = reader.boolean_or("attention_bias", false);
   model.qk_norm = true;
-  model.experts = {.count = size_or(reader, {"num_experts", "num_local_experts"}, 128), .per_token = reader.integer_or("num_experts_per_tok", 8, 1),
+  model.experts = {.count = size_or(reader, {"num_experts", "num_local_experts"}, 128),
+                   .per_token = reader.integer_or("num_experts_per_tok", 8, 1),
                    .size = size_or(reader, {"moe_intermediate_size"}, 768)};
   read_sparse_layers(reader, model);
   windows_everywhere(reader.boolean_or("use_sliding_window", false) ? window_or(reader, 4096) : 0, model);

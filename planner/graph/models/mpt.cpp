@@ -1,5 +1,5 @@
-// mpt: scores that fall with distance, no bias anywhere. The published class has no learned positions, an MLP of four times the hidden
-// size and norms without bias, whatever the config says.
+// mpt: scores that fall with distance, no bias anywhere. The published class has no learned positions, an MLP of four times the
+// hidden size and norms without bias, whatever the config says.
 #include <fmt/format.h>
 
 #include "planner/graph/models/config_parts.h"
@@ -20,7 +20,8 @@ void read_mpt(JsonReader& reader, ModelSpec& model) {
   if (reader.has("attn_config")) {
     JsonReader attention = reader.object("attn_config");
     model.dropout.attention = read_probability(attention, "attn_pdrop", 0.0);
-    if (attention.has("clip_qkv")) note_gap(attention, model, "clip_qkv", "clipped queries, keys and values are not described", "null");
+    if (attention.has("clip_qkv"))
+      note_gap(attention, model, "clip_qkv", "clipped queries, keys and values are not described", "null");
     if (attention.has("softmax_scale")) model.attention_scale = attention.number("softmax_scale");
   }
   read_common(reader, {.is_tied = true}, model);

@@ -26,7 +26,8 @@ void read_opt(JsonReader& reader, ModelSpec& model) {
   model.norm_before = reader.boolean_or("do_layer_norm_before", true) && !reader.boolean_or("_remove_final_layer_norm", false);
   model.norm_affine = reader.boolean_or("layer_norm_elementwise_affine", true);
   model.qkv_bias = model.o_bias = model.mlp_bias = reader.boolean_or("enable_bias", true);
-  if (reader.number_or("layerdrop", 0.0) != 0.0) note_gap(reader, model, "layerdrop", "layers that are left out at random are not described", "0.0");
+  if (reader.number_or("layerdrop", 0.0) != 0.0)
+    note_gap(reader, model, "layerdrop", "layers that are left out at random are not described", "0.0");
 }
 
 void list_opt(TableWriter& table, const ModelSpec& model) {

@@ -10,7 +10,8 @@ void read_phi(JsonReader& reader, ModelSpec& model) {
   read_sizes(reader, {.hidden = 2048, .layers = 24, .mlp = 8192, .vocab = 51200, .heads = 32}, model);
   read_norm_eps(reader, "layer_norm_eps", 1e-5, model);
   read_activation(reader, {"hidden_act"}, "gelu_new", model);
-  model.dropout = {.embedding = read_probability(reader, "embd_pdrop", 0.0), .attention = read_probability(reader, "attention_dropout", 0.0),
+  model.dropout = {.embedding = read_probability(reader, "embd_pdrop", 0.0),
+                   .attention = read_probability(reader, "attention_dropout", 0.0),
                    .residual = read_probability(reader, "resid_pdrop", 0.0)};
   read_common(reader, {}, model);
   read_rope(reader, 1e4, 0.5, model);

@@ -11,14 +11,16 @@ void read_phi3(JsonReader& reader, ModelSpec& model) {
   read_norm_eps(reader, "rms_norm_eps", 1e-5, model);
   read_activation(reader, {"hidden_act"}, "silu", model);
   // embd_pdrop is in the files, but nothing reads it.
-  model.dropout = {.attention = read_probability(reader, "attention_dropout", 0.0), .residual = read_probability(reader, "resid_pdrop", 0.0)};
+  model.dropout = {.attention = read_probability(reader, "attention_dropout", 0.0),
+                   .residual = read_probability(reader, "resid_pdrop", 0.0)};
   read_common(reader, {.pad_token_id = 32000}, model);
   read_rope(reader, 1e4, 1.0, model);
   windows_everywhere(window_or(reader, 0), model);
 }
 
 void list_phi3(TableWriter& table, const ModelSpec& model) {
-  const std::int64_t hidden = model.hidden_size, mlp = model.intermediate_size, q = model.num_heads * model.head_dim, kv = model.num_kv_heads * model.head_dim;
+  const std::int64_t hidden = model.hidden_size, mlp = model.intermediate_size, q = model.num_heads * model.head_dim,
+                     kv = model.num_kv_heads * model.head_dim;
   table.outside("model.");
   table.embedding("embed_tokens.weight", model.vocab_size, hidden);
   for (std::int32_t i = 0; i < model.num_layers; ++i) {

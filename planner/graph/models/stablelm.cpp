@@ -7,10 +7,12 @@
 namespace shardplan {
 
 void read_stablelm(JsonReader& reader, ModelSpec& model) {
-  read_sizes(reader, {.hidden = 2560, .layers = 32, .mlp = 6912, .vocab = 50304, .positions = 4096, .heads = 32, .kv_heads = 32}, model);
+  read_sizes(reader, {.hidden = 2560, .layers = 32, .mlp = 6912, .vocab = 50304, .positions = 4096, .heads = 32, .kv_heads = 32},
+             model);
   read_norm_eps(reader, "layer_norm_eps", 1e-5, model);
   read_activation(reader, {"hidden_act"}, "silu", model);
-  model.dropout = {.attention = read_probability(reader, "attention_dropout", 0.0), .residual = read_probability(reader, "hidden_dropout", 0.0)};
+  model.dropout = {.attention = read_probability(reader, "attention_dropout", 0.0),
+                   .residual = read_probability(reader, "hidden_dropout", 0.0)};
   read_common(reader, {}, model);
   read_rope(reader, 1e4, 0.25, model);
   windows_everywhere(0, model);
@@ -27,8 +29,10 @@ void list_stablelm(TableWriter& table, const ModelSpec& model) {
     table.layer(i, fmt::format("model.layers.{}.", i));
     table.attention(model.qkv_bias, "o_proj", false);
     if (model.qk_norm) {
-      for (std::int64_t head = 0; head < model.num_heads; ++head) table.norm(fmt::format("self_attn.q_layernorm.norms.{}", head), model.head_dim, false);
-      for (std::int64_t head = 0; head < model.num_kv_heads; ++head) table.norm(fmt::format("self_attn.k_layernorm.norms.{}", head), model.head_dim, false);
+      for (std::int64_t head = 0; head < model.num_heads; ++head)
+        table.norm(fmt::format("self_attn.q_layernorm.norms.{}", head), model.head_dim, false);
+      for (std::int64_t head = 0; head < model.num_kv_heads; ++head)
+        table.norm(fmt::format("self_attn.k_layernorm.norms.{}", head), model.head_dim, false);
     }
     table.gated_mlp("mlp", model.intermediate_size, false);
     table.norm("input_layernorm", model.hidden_size, true);

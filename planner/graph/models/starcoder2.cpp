@@ -7,10 +7,12 @@
 namespace shardplan {
 
 void read_starcoder2(JsonReader& reader, ModelSpec& model) {
-  read_sizes(reader, {.hidden = 3072, .layers = 30, .mlp = 12288, .vocab = 49152, .positions = 4096, .heads = 24, .kv_heads = 2}, model);
+  read_sizes(reader, {.hidden = 3072, .layers = 30, .mlp = 12288, .vocab = 49152, .positions = 4096, .heads = 24, .kv_heads = 2},
+             model);
   read_norm_eps(reader, "norm_epsilon", 1e-5, model);
   read_activation(reader, {"hidden_act"}, "gelu_pytorch_tanh", model);
-  model.dropout = {.embedding = read_probability(reader, "embedding_dropout", 0.0), .attention = read_probability(reader, "attention_dropout", 0.0),
+  model.dropout = {.embedding = read_probability(reader, "embedding_dropout", 0.0),
+                   .attention = read_probability(reader, "attention_dropout", 0.0),
                    .residual = read_probability(reader, "residual_dropout", 0.0)};
   read_common(reader, {.is_tied = true}, model);
   read_rope(reader, 1e4, 1.0, model);

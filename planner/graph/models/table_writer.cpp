@@ -12,7 +12,8 @@ void TableWriter::layer(std::int32_t index, std::string prefix) {
 void TableWriter::outside(std::string prefix) { layer(-1, std::move(prefix)); }
 
 void TableWriter::tensor(std::string_view name, std::vector<std::int64_t> shape, ParameterKind kind, ParameterPart part) {
-  table_.parameters.push_back({.name = prefix_ + std::string(name), .shape = std::move(shape), .kind = kind, .part = part, .layer = layer_});
+  table_.parameters.push_back(
+      {.name = prefix_ + std::string(name), .shape = std::move(shape), .kind = kind, .part = part, .layer = layer_});
 }
 
 void TableWriter::linear(const std::string& name, ParameterPart part, std::int64_t out, std::int64_t in, bool has_bias) {
@@ -28,7 +29,8 @@ void TableWriter::norm(const std::string& name, std::vector<std::int64_t> shape,
 }
 
 void TableWriter::attention(bool qkv_bias, std::string_view out_name, bool out_bias) {
-  const std::int64_t hidden = model_.hidden_size, q = model_.num_heads * model_.head_dim, kv = model_.num_kv_heads * model_.head_dim;
+  const std::int64_t hidden = model_.hidden_size, q = model_.num_heads * model_.head_dim,
+                     kv = model_.num_kv_heads * model_.head_dim;
   linear("self_attn.q_proj", ParameterPart::Attention, q, hidden, qkv_bias);
   linear("self_attn.k_proj", ParameterPart::Attention, kv, hidden, qkv_bias);
   linear("self_attn.v_proj", ParameterPart::Attention, kv, hidden, qkv_bias);
@@ -73,7 +75,8 @@ void TableWriter::head(const std::string& disk, const std::string& module, const
   table_.head_is_tied = model_.tied_embeddings;
   table_.head_name = module + ".weight";
   table_.embedding_name = embedding;
-  if (!model_.tied_embeddings) tensor(disk + ".weight", {model_.vocab_size, model_.embedding_size}, ParameterKind::Matrix, ParameterPart::Head);
+  if (!model_.tied_embeddings)
+    tensor(disk + ".weight", {model_.vocab_size, model_.embedding_size}, ParameterKind::Matrix, ParameterPart::Head);
   if (model_.head_bias) tensor(disk + ".bias", {model_.vocab_size}, ParameterKind::Bias, ParameterPart::Head);
 }
 

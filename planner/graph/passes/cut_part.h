@@ -8,8 +8,8 @@
 namespace shardplan {
 
 struct Part {
-  OpGraph graph;   // forward ops only
-  ValueId input;   // the activation that enters
+  OpGraph graph;  // forward ops only
+  ValueId input;  // the activation that enters
 };
 
 // Requires: a cut between segments before `first` and after `end`, both in [0, number of forward ops].

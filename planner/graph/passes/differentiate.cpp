@@ -50,7 +50,8 @@ class Differentiation {
     build_.backward_of(made_by);
     if (graph_.value(output).sizes.rank > 0) {
       // A part of a model: the gradient of its result comes from outside.
-      gradient_[output.at()] = build_.outside(StorageRole::Input, "output gradient", graph_.value(output).dtype, graph_.value(output).sizes);
+      gradient_[output.at()] =
+          build_.outside(StorageRole::Input, "output gradient", graph_.value(output).dtype, graph_.value(output).sizes);
       return;
     }
     const bool is_mean = graph_.kernels.loss == LossForm::ShiftInLoss;
@@ -149,25 +150,41 @@ class Differentiation {
   void derive(const Op& op, OpId id, ValueId g) {
     const ValueId x = op.inputs[0];
     switch (op.kind) {
-      case OpKind::View: contribute(x, build_.reshape(g, build_.sizes(x))); return;
+      case OpKind::View:
+        contribute(x, build_.reshape(g, build_.sizes(x)));
+        return;
       case OpKind::Transpose:
         contribute(x, build_.transpose(g, static_cast<std::int32_t>(op.ints[0]), static_cast<std::int32_t>(op.ints[1])));
         return;
       case OpKind::Slice:
         contribute(x, build_.slice_backward(g, build_.sizes(x), static_cast<std::int32_t>(op.ints[0]), op.ints[1], op.ints[2]));
         return;
-      case OpKind::Expand: derive_expand(op, g); return;
-      case OpKind::Clone: contribute(x, g); return;
-      case OpKind::Cast: contribute(x, build_.cast(g, build_.value(x).dtype)); return;
-      case OpKind::Cat: derive_cat(op, g); return;
-      case OpKind::ConstantPad: contribute(x, build_.clone(build_.slice(g, -1, op.ints[0], build_.sizes(x)[-1]))); return;
+      case OpKind::Expand:
+        derive_expand(op, g);
+        return;
+      case OpKind::Clone:
+        contribute(x, g);
+        return;
+      case OpKind::Cast:
+        contribute(x, build_.cast(g, build_.value(x).dtype));
+        return;
+      case OpKind::Cat:
+        derive_cat(op, g);
+        return;
+      case OpKind::ConstantPad:
+        contribute(x, build_.clone(build_.slice(g, -1, op.ints[0], build_.sizes(x)[-1])));
+        return;
       case OpKind::Add:
         for (const ValueId input : op.inputs) {
           if (needs(input)) contribute(input, reduced_to(build_.sizes(input), g));
         }
         return;
-      case OpKind::Mul: derive_product(op, g); return;
-      case OpKind::AddScalar: contribute(x, g); return;
+      case OpKind::Mul:
+        derive_product(op, g);
+        return;
+      case OpKind::AddScalar:
+        contribute(x, g);
+        return;
       case OpKind::MulScalar:
         if (op.inputs.count > 1) {
           contribute(x, build_.times_host_scalar(g, op.scalar, op.inputs[1]));
@@ -175,11 +192,21 @@ class Differentiation {
           contribute(x, build_.with_scalar(OpKind::MulScalar, g, op.scalar));
         }
         return;
-      case OpKind::DivScalar: contribute(x, build_.with_scalar(OpKind::DivScalar, g, op.scalar)); return;
-      case OpKind::PowScalar: derive_power(op, g); return;
-      case OpKind::Neg: contribute(x, build_.unary(OpKind::Neg, g)); return;
-      case OpKind::Rsqrt: derive_rsqrt(op, g); return;
-      case OpKind::Silu: contribute(x, build_.binary(OpKind::SiluBackward, g, x)); return;
+      case OpKind::DivScalar:
+        contribute(x, build_.with_scalar(OpKind::DivScalar, g, op.scalar));
+        return;
+      case OpKind::PowScalar:
+        derive_power(op, g);
+        return;
+      case OpKind::Neg:
+        contribute(x, build_.unary(OpKind::Neg, g));
+        return;
+      case OpKind::Rsqrt:
+        derive_rsqrt(op, g);
+        return;
+      case OpKind::Silu:
+        contribute(x, build_.binary(OpKind::SiluBackward, g, x));
+        return;
       case OpKind::MeanLast: {
         const Dims sizes = build_.sizes(x);
         contribute(x, build_.with_scalar(OpKind::DivScalar, build_.expand(g, sizes), static_cast<double>(sizes[-1])));
@@ -192,13 +219,23 @@ class Differentiation {
       case OpKind::LogSoftmax:
         contribute(x, build_.rowwise_backward(OpKind::LogSoftmaxBackward, g, op.outputs[0], build_.value(x).dtype));
         return;
-      case OpKind::Linear: derive_linear(op, g); return;
-      case OpKind::Bmm: derive_bmm(op, g); return;
-      case OpKind::Embedding: contribute(x, build_.embedding_backward(g, op.inputs[1], build_.sizes(x)[0], op.ints[0])); return;
-      case OpKind::NllLoss: contribute(x, build_.nll_loss_backward(g, op)); return;
+      case OpKind::Linear:
+        derive_linear(op, g);
+        return;
+      case OpKind::Bmm:
+        derive_bmm(op, g);
+        return;
+      case OpKind::Embedding:
+        contribute(x, build_.embedding_backward(g, op.inputs[1], build_.sizes(x)[0], op.ints[0]));
+        return;
+      case OpKind::NllLoss:
+        contribute(x, build_.nll_loss_backward(g, op));
+        return;
       case OpKind::AttentionCpu:
       case OpKind::AttentionFlash:
-      case OpKind::AttentionEfficient: derive_attention(op, id, g); return;
+      case OpKind::AttentionEfficient:
+        derive_attention(op, id, g);
+        return;
       case OpKind::Arange:
       case OpKind::Full:
       case OpKind::LossSeed:
@@ -224,15 +261,16 @@ class Differentiation {
       case OpKind::AttentionCpuBackward:
       case OpKind::AttentionFlashBackward:
       case OpKind::AttentionEfficientBackward:
-      case OpKind::AccumulateGrad: break;
+      case OpKind::AccumulateGrad:
+        break;
     }
     CHECK(false, "an op between loss and parameters has a derivative: " + std::string(op_kind_name(op.kind)));
   }
 
   OpGraph& graph_;
   GraphBuilder build_;
-  std::vector<bool> needs_;         // by forward value
-  std::vector<ValueId> gradient_;   // by forward value: the sum of the contributions so far
+  std::vector<bool> needs_;        // by forward value
+  std::vector<ValueId> gradient_;  // by forward value: the sum of the contributions so far
 };
 
 }  // namespace

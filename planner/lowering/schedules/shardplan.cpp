@@ -43,11 +43,21 @@ void ShardplanSchedule::emit(const ScheduleInput& input, Phase phase, TaskSink& 
   waiting_gradient_ = {};
   unit_states_.assign(input.units->size(), {});
   switch (phase) {
-    case Phase::Load: emit_load(); break;
-    case Phase::Step1: emit_step(true); break;
-    case Phase::Step2: emit_step(false); break;
-    case Phase::Eval: emit_evaluation(); break;
-    case Phase::Save: emit_save(); break;
+    case Phase::Load:
+      emit_load();
+      break;
+    case Phase::Step1:
+      emit_step(true);
+      break;
+    case Phase::Step2:
+      emit_step(false);
+      break;
+    case Phase::Eval:
+      emit_evaluation();
+      break;
+    case Phase::Save:
+      emit_save();
+      break;
   }
 }
 
@@ -135,8 +145,10 @@ void ShardplanSchedule::emit_load() {
     const std::int64_t piece_bytes = input_->init == InitPath::Delayed ? std::min(kMostPieceBytes, largest_bytes) : 0;
     for (std::int32_t i = 0; i < 2 && piece_bytes > 0; ++i)
       sink_->allocate(unit_buffer(BufferUse::Piece, UnitId(u), -1, i), piece_bytes, MemoryCategory::Temp);
-    for (const FlatGroup& group : groups) sink_->kernel(copy_work(input_->precision.stored, stored_bytes(group), stored_bytes(group)));
-    for (std::int32_t i = 0; i < 2 && piece_bytes > 0; ++i) sink_->release(unit_buffer(BufferUse::Piece, UnitId(u), -1, i), piece_bytes);
+    for (const FlatGroup& group : groups)
+      sink_->kernel(copy_work(input_->precision.stored, stored_bytes(group), stored_bytes(group)));
+    for (std::int32_t i = 0; i < 2 && piece_bytes > 0; ++i)
+      sink_->release(unit_buffer(BufferUse::Piece, UnitId(u), -1, i), piece_bytes);
     sink_->end();
   }
 }
@@ -151,8 +163,10 @@ void ShardplanSchedule::emit_save() {
     const std::int64_t piece_bytes = std::min(kMostPieceBytes, largest_bytes);
     for (std::int32_t i = 0; i < 2 && piece_bytes > 0; ++i)
       sink_->allocate(unit_buffer(BufferUse::Piece, UnitId(u), -1, i), piece_bytes, MemoryCategory::Temp);
-    for (const FlatGroup& group : groups) sink_->kernel(copy_work(input_->precision.stored, stored_bytes(group), stored_bytes(group)));
-    for (std::int32_t i = 0; i < 2 && piece_bytes > 0; ++i) sink_->release(unit_buffer(BufferUse::Piece, UnitId(u), -1, i), piece_bytes);
+    for (const FlatGroup& group : groups)
+      sink_->kernel(copy_work(input_->precision.stored, stored_bytes(group), stored_bytes(group)));
+    for (std::int32_t i = 0; i < 2 && piece_bytes > 0; ++i)
+      sink_->release(unit_buffer(BufferUse::Piece, UnitId(u), -1, i), piece_bytes);
     sink_->end();
   }
 }

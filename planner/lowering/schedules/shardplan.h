@@ -30,7 +30,8 @@ struct ScheduleInput {
   bool clips = false;
 };
 
-[[nodiscard]] ScheduleInput schedule_input(const Plan& plan, const std::vector<UnitLayout>& units, const std::vector<ParameterPlace>& places);
+[[nodiscard]] ScheduleInput schedule_input(const Plan& plan, const std::vector<UnitLayout>& units,
+                                           const std::vector<ParameterPlace>& places);
 
 class ShardplanSchedule {
  public:
@@ -117,18 +118,18 @@ class ShardplanSchedule {
   std::vector<ComputeTask> tasks_;
   std::vector<PlacedBody> placed_;
   std::vector<UnitId> unit_reads_;
-  std::vector<std::int32_t> span_of_;                         // by SegmentId
-  std::vector<KeepSet> keeps_;                                // by span
-  std::vector<const RecomputedSegment*> recomputed_;          // by SegmentId
-  std::vector<std::uint64_t> demand_;                         // by SegmentId
-  std::vector<UnitUse> uses_;                                 // by UnitId
-  std::vector<UnitAtTask> use_order_, gathers_, frees_;       // the last two by task
+  std::vector<std::int32_t> span_of_;                    // by SegmentId
+  std::vector<KeepSet> keeps_;                           // by span
+  std::vector<const RecomputedSegment*> recomputed_;     // by SegmentId
+  std::vector<std::uint64_t> demand_;                    // by SegmentId
+  std::vector<UnitUse> uses_;                            // by UnitId
+  std::vector<UnitAtTask> use_order_, gathers_, frees_;  // the last two by task
   std::size_t next_free_ = 0;
-  std::vector<std::int32_t> last_reader_;                     // by crossing * 2 + instance: position in placed_
+  std::vector<std::int32_t> last_reader_;  // by crossing * 2 + instance: position in placed_
   std::vector<UnitState> unit_states_;
   std::vector<OutsideDecision> decisions_;
   TaskId last_free_, free_waited_on_, last_reduction_;
-  UnitId waiting_gradient_;          // CUDA: its reduction may still run
+  UnitId waiting_gradient_;  // CUDA: its reduction may still run
   TaskId waiting_reduction_, finished_reduction_;
 };
 

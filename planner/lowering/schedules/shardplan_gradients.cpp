@@ -49,11 +49,8 @@ void ShardplanSchedule::emit_reduction(UnitId unit, TaskId backward, std::int32_
     sink_->end();
   }
   if (has_all_reduce) {
-    last_reduction_ = sink_->begin({.kind = TaskKind::AllReduce,
-                                    .stream = kReduceStream,
-                                    .micro_step = micro_step,
-                                    .unit = unit,
-                                    .accumulate = accumulates});
+    last_reduction_ = sink_->begin(
+        {.kind = TaskKind::AllReduce, .stream = kReduceStream, .micro_step = micro_step, .unit = unit, .accumulate = accumulates});
     sink_->wait(backward);
     sink_->collective({.kind = CollectiveKind::AllReduce, .axis = kReplicateAxis, .bytes = group.stretch_numel * reduce});
     finish_gradient(unit);
@@ -94,10 +91,10 @@ void ShardplanSchedule::finish_gradient(UnitId unit) {
   state.has_full_grad = false;
 }
 
-// [Note: gradients in flight] On CUDA a reduction runs beside the next backward, which allocates its own full gradient. The program says
-// so: the full gradient of a unit is freed by the reduction of the next unit, on whose stream the first one has ended for sure, or by the
-// task after the last. A backward that takes a full gradient's place waits for the reduction that used the place before. So two are
-// counted, and two is all there ever are. On CPU the reduction has ended when its task ends.
+// [Note: gradients in flight] On CUDA a reduction runs beside the next backward, which allocates its own full gradient. The program
+// says so: the full gradient of a unit is freed by the reduction of the next unit, on whose stream the first one has ended for
+// sure, or by the task after the last. A backward that takes a full gradient's place waits for the reduction that used the place
+// before. So two are counted, and two is all there ever are. On CPU the reduction has ended when its task ends.
 void ShardplanSchedule::release_waiting_gradient() {
   if (!waiting_gradient_.is_set()) return;
   sink_->release(unit_buffer(BufferUse::FullGrad, waiting_gradient_, 0),
@@ -165,15 +162,19 @@ void ShardplanSchedule::emit_optimizer(UnitId unit, bool is_first, bool first_un
   const Precision& precision = input_->precision;
   const BufferKey widened = unit_buffer(BufferUse::Scratch, unit, 0);
   const std::int64_t copies = (precision.stored == DType::F32 ? 0 : 2) + (precision.state == DType::F32 ? 0 : 2);
-  const std::int64_t widened_bytes = precision.stored == precision.state ? 0 : copies * std::min(group.stretch_numel, kWidenedPieceNumel) * element_bytes(DType::F32);
+  const std::int64_t widened_bytes = precision.stored == precision.state
+                                         ? 0
+                                         : copies * std::min(group.stretch_numel, kWidenedPieceNumel) * element_bytes(DType::F32);
   if (widened_bytes > 0) {
     sink_->allocate(widened, widened_bytes, MemoryCategory::Temp);
     // Into the copies, and out of all but the gradient's.
-    const std::int64_t narrow_bytes = (precision.stored == DType::F32 ? 0 : 2 * param_bytes) + (precision.state == DType::F32 ? 0 : 2 * state_bytes);
+    const std::int64_t narrow_bytes =
+        (precision.stored == DType::F32 ? 0 : 2 * param_bytes) + (precision.state == DType::F32 ? 0 : 2 * state_bytes);
     sink_->kernel(copy_work(DType::F32, 2 * narrow_bytes, 4 * narrow_bytes));
   }
   // Reads gradient, parameter, both moments; writes the last three. About a dozen operations an element.
-  sink_->kernel(pointwise_work(DType::F32, 12 * group.stretch_numel, 2 * param_bytes + 2 * state_bytes, param_bytes + 2 * state_bytes));
+  sink_->kernel(
+      pointwise_work(DType::F32, 12 * group.stretch_numel, 2 * param_bytes + 2 * state_bytes, param_bytes + 2 * state_bytes));
   if (widened_bytes > 0) sink_->release(widened, widened_bytes);
   sink_->end();
 }
@@ -183,8 +184,7 @@ void ShardplanSchedule::emit_zero_gradients() {
   for (std::int32_t u = 0; u < num_units(); ++u) {
     const UnitId unit = UnitId(u);
     UnitState& state = unit_states_[unit.at()];
-    if (state.has_sharded_grad)
-      sink_->release(unit_buffer(BufferUse::ShardedGrad, unit, 0), stored_bytes(*trainable_group(unit)));
+    if (state.has_sharded_grad) sink_->release(unit_buffer(BufferUse::ShardedGrad, unit, 0), stored_bytes(*trainable_group(unit)));
     if (state.has_full_grad)
       sink_->release(unit_buffer(BufferUse::FullGrad, unit, 0),
                      trainable_group(unit)->padded_numel * element_bytes(input_->precision.reduce));

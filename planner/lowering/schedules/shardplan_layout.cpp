@@ -14,14 +14,16 @@ void ShardplanSchedule::place_spans() {
   for (std::size_t i = 0; i < input_->spans.size(); ++i) {
     const SpanPlan& span = input_->spans[i];
     keeps_.push_back(keep_set(span.keep));
-    for (std::int32_t s = span.first.value; s <= span.last.value; ++s) span_of_[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(i);
+    for (std::int32_t s = span.first.value; s <= span.last.value; ++s)
+      span_of_[static_cast<std::size_t>(s)] = static_cast<std::int32_t>(i);
     // From the end of the span: what later segments need again decides what earlier ones run again.
     for (std::int32_t s = span.last.value; s >= span.first.value; --s) {
       const SegmentId segment(s);
       const RecomputedSegment& again = bodies_.recomputed(segment, keeps_.back(), demand_[segment.at()]);
       recomputed_[segment.at()] = &again;
       for (const Demand& demand : again.demands)
-        if (demand.segment >= span.first && demand.segment < segment) demand_[demand.segment.at()] |= std::uint64_t{1} << demand.bit;
+        if (demand.segment >= span.first && demand.segment < segment)
+          demand_[demand.segment.at()] |= std::uint64_t{1} << demand.bit;
     }
   }
 }
@@ -34,7 +36,8 @@ void ShardplanSchedule::add_task(TaskHead head, std::int32_t first_body) {
   for (std::int32_t b = task.first_body; b < task.end_body; ++b) {
     for (const ParameterId p : placed_[static_cast<std::size_t>(b)].body->reads) {
       const UnitId unit = (*input_->places)[p.at()].unit;
-      if (std::find(unit_reads_.begin() + task.first_read, unit_reads_.end(), unit) == unit_reads_.end()) unit_reads_.push_back(unit);
+      if (std::find(unit_reads_.begin() + task.first_read, unit_reads_.end(), unit) == unit_reads_.end())
+        unit_reads_.push_back(unit);
     }
   }
   task.end_read = static_cast<std::int32_t>(unit_reads_.size());
@@ -44,7 +47,7 @@ void ShardplanSchedule::add_task(TaskHead head, std::int32_t first_body) {
 void ShardplanSchedule::lay_out_forward(bool evaluates) {
   for (std::size_t s = 0; s < bodies_.segments().all.size(); ++s) {
     const SegmentId segment(static_cast<std::int64_t>(s));
-    const SegmentBody& body = evaluates              ? bodies_.evaluation(segment)
+    const SegmentBody& body = evaluates                   ? bodies_.evaluation(segment)
                               : recomputed_[s] != nullptr ? recomputed_[s]->forward
                                                           : bodies_.forward(segment);
     placed_.push_back({.body = &body});
@@ -62,8 +65,10 @@ void ShardplanSchedule::lay_out_recompute(std::int32_t span) {
     does_work = does_work || !body.kernels.empty();
     placed_.push_back({.body = &body, .span = span});
   }
-  if (does_work) add_task({.kind = TaskKind::Recompute, .first = plan.first, .last = plan.last}, first_body);
-  else placed_.resize(static_cast<std::size_t>(first_body));
+  if (does_work)
+    add_task({.kind = TaskKind::Recompute, .first = plan.first, .last = plan.last}, first_body);
+  else
+    placed_.resize(static_cast<std::size_t>(first_body));
 }
 
 void ShardplanSchedule::lay_out_backward() {
@@ -75,7 +80,8 @@ void ShardplanSchedule::lay_out_backward() {
     placed_.push_back({.body = &bodies_.backward(segment), .span = span});
     if (gradients_stay()) placed_.back().adding = &bodies_.backward_adding(segment);
     add_task({.kind = TaskKind::Backward, .first = segment, .last = segment}, static_cast<std::int32_t>(placed_.size()) - 1);
-    for (const ParameterId p : placed_.back().body->contributions) ++unit_states_[(*input_->places)[p.at()].unit.at()].num_contributions;
+    for (const ParameterId p : placed_.back().body->contributions)
+      ++unit_states_[(*input_->places)[p.at()].unit.at()].num_contributions;
   }
 }
 
@@ -102,7 +108,8 @@ void ShardplanSchedule::place_gathers(bool evaluates) {
     const UnitId unit = use_order_[i].unit;
     UnitUse& use = uses_[unit.at()];
     const bool is_backward = use_order_[i].task != use.first[kForwardUse];
-    const bool is_dropped_between = input_->reshard_after_forward[unit.at()] && use.last[kForwardUse] + 1 != use.first[kBackwardUse];
+    const bool is_dropped_between =
+        input_->reshard_after_forward[unit.at()] && use.last[kForwardUse] + 1 != use.first[kBackwardUse];
     if (is_backward && use.first[kForwardUse] >= 0 && !is_dropped_between) continue;
     const std::size_t ahead = std::min(i, static_cast<std::size_t>(input_->prefetch));
     const std::int32_t earliest = is_backward ? use.last[kForwardUse] + 1 : 0;

@@ -18,7 +18,8 @@ void ShardplanSchedule::emit_inputs(std::int32_t micro_step) {
 }
 
 void ShardplanSchedule::emit_gather(UnitId unit, std::int32_t micro_step) {
-  unit_states_[unit.at()].gather = sink_->begin({.kind = TaskKind::Gather, .stream = kGatherStream, .micro_step = micro_step, .unit = unit});
+  unit_states_[unit.at()].gather =
+      sink_->begin({.kind = TaskKind::Gather, .stream = kGatherStream, .micro_step = micro_step, .unit = unit});
   if (last_free_.is_set() && last_free_ != free_waited_on_) sink_->wait(last_free_);
   free_waited_on_ = last_free_;
   const std::int64_t compute = element_bytes(input_->precision.compute);
@@ -98,7 +99,8 @@ void ShardplanSchedule::emit_micro_step(std::int32_t micro_step) {
   std::size_t next_gather = 0;
   for (std::size_t t = 0; t < tasks_.size(); ++t) {
     const std::int32_t index = static_cast<std::int32_t>(t);
-    while (next_gather < gathers_.size() && gathers_[next_gather].task == index) emit_gather(gathers_[next_gather++].unit, micro_step);
+    while (next_gather < gathers_.size() && gathers_[next_gather].task == index)
+      emit_gather(gathers_[next_gather++].unit, micro_step);
     emit_compute(tasks_[t], index, micro_step);
   }
 }

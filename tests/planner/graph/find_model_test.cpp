@@ -85,16 +85,20 @@ TEST_F(FindModel, NotFoundSaysWhatWasTriedWhatIsNearAndHowToFetch) {
                 "\n  at: --model\n  try: llama-3-8b, qwen3-0.6b; or: hf download org/lama-9b");
   EXPECT_EQ(thrown<UsageError>([&] { (void)find("qwen3-0.7b"); }),
             "no model \"qwen3-0.7b\"; tried qwen3-0.7b (file or directory); the aliases of " + aliases_.string() + "; " +
-                (root_ / "hub/models--qwen3-0.7b/snapshots/main/config.json").string() + "\n  at: --model\n  try: qwen3-0.6b, llama-3-8b");
+                (root_ / "hub/models--qwen3-0.7b/snapshots/main/config.json").string() +
+                "\n  at: --model\n  try: qwen3-0.6b, llama-3-8b");
   // The share of letters that differ decides: of "lama38c" two differ from "llama38b", three of "lama2" in a shorter word.
   write(aliases_ / "lama2.json", small_config("llama").dump());
   EXPECT_EQ(thrown<UsageError>([&] { (void)find("lama3-8c"); }),
             "no model \"lama3-8c\"; tried lama3-8c (file or directory); the aliases of " + aliases_.string() + "; " +
-                (root_ / "hub/models--lama3-8c/snapshots/main/config.json").string() + "\n  at: --model\n  try: llama-3-8b, lama2, qwen3-0.6b");
-  EXPECT_EQ(thrown<UsageError>([&] { (void)find(""); }), "no model is named\n  at: --model\n  try: an alias, a directory, a config.json or a hub id");
+                (root_ / "hub/models--lama3-8c/snapshots/main/config.json").string() +
+                "\n  at: --model\n  try: llama-3-8b, lama2, qwen3-0.6b");
+  EXPECT_EQ(thrown<UsageError>([&] { (void)find(""); }),
+            "no model is named\n  at: --model\n  try: an alias, a directory, a config.json or a hub id");
   fs::create_directories(root_ / "empty");
   EXPECT_EQ(thrown<UsageError>([&] { (void)find((root_ / "empty").string()); }),
-            "the directory " + (root_ / "empty").string() + " holds no config.json\n  at: --model\n  try: a directory in Hugging Face layout");
+            "the directory " + (root_ / "empty").string() +
+                " holds no config.json\n  at: --model\n  try: a directory in Hugging Face layout");
 }
 
 }  // namespace

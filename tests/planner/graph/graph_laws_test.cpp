@@ -83,7 +83,8 @@ RC_GTEST_PROP(GraphLaws, EveryTrainableParameterGetsOneContributionPerUse, ()) {
     if (op.pass == OpPass::Backward) continue;
     for (const ValueId input : op.inputs) {
       const Storage& storage = graph.storage_of(input);
-      if (storage.role == StorageRole::Parameter && graph.table.parameters[storage.parameter.at()].trainable) ++uses[storage.parameter.value];
+      if (storage.role == StorageRole::Parameter && graph.table.parameters[storage.parameter.at()].trainable)
+        ++uses[storage.parameter.value];
     }
   }
   RC_ASSERT(uses == contributions);
@@ -99,7 +100,9 @@ RC_GTEST_PROP(GraphLaws, PruneKeepsWhatLeadsToLossAndGradients, ()) {
   std::size_t at = 0;
   std::vector<bool> is_read(pruned.values.size(), false);
   for (const Op& op : pruned.ops) {
-    while (at < whole.ops.size() && !(whole.ops[at].kind == op.kind && whole.ops[at].name == op.name && whole.ops[at].layer == op.layer)) ++at;
+    while (at < whole.ops.size() &&
+           !(whole.ops[at].kind == op.kind && whole.ops[at].name == op.name && whole.ops[at].layer == op.layer))
+      ++at;
     RC_ASSERT(at < whole.ops.size());
     ++at;
     for (const ValueId input : op.inputs) is_read[input.at()] = true;
@@ -213,7 +216,8 @@ TEST(Differentiate, HeadAloneRunsNoBackwardBeyondItsWeight) {
   for (const Op& op : graph.ops) {
     if (op.pass == OpPass::Backward && !is_view(op.kind)) kernels.push_back(op.kind);
   }
-  EXPECT_EQ(kernels, (std::vector<OpKind>{OpKind::LossSeed, OpKind::NllLossBackward, OpKind::LogSoftmaxBackward, OpKind::Mm, OpKind::AccumulateGrad}));
+  EXPECT_EQ(kernels, (std::vector<OpKind>{OpKind::LossSeed, OpKind::NllLossBackward, OpKind::LogSoftmaxBackward, OpKind::Mm,
+                                          OpKind::AccumulateGrad}));
 }
 
 // A graph depends on the request alone.

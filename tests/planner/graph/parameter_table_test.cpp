@@ -61,12 +61,17 @@ TEST(ParameterTable, WordsThatSelectNothingAreRefused) {
   const auto error_of = [&](const std::vector<std::string>& train, const std::vector<std::string>& freeze = {}) {
     return thrown<UsageError>([&] { (void)trained(model, train, freeze); });
   };
-  EXPECT_EQ(error_of({"norm"}), "\"norm\" selects nothing that trains\n  at: --train\n"
-                                "  try: one of all, head, embed, last:N, norms, biases, regex:RE; the nearest is \"norms\"");
+  EXPECT_EQ(error_of({"norm"}),
+            "\"norm\" selects nothing that trains\n  at: --train\n"
+            "  try: one of all, head, embed, last:N, norms, biases, regex:RE; the nearest is \"norms\"");
   EXPECT_EQ(error_of({"last:3"}), "\"last:3\" names no number of layers\n  at: --train\n  try: last:1 to last:2");
   EXPECT_EQ(error_of({"last:"}), "\"last:\" names no number of layers\n  at: --train\n  try: last:1 to last:2");
-  EXPECT_EQ(error_of({"biases"}), "nothing is left to train: no parameter of small is selected\n  at: --train, --freeze\n  try: select at least one parameter");
-  EXPECT_EQ(error_of({"all"}, {"."}), "nothing is left to train: no parameter of small is selected\n  at: --train, --freeze\n  try: select at least one parameter");
+  EXPECT_EQ(
+      error_of({"biases"}),
+      "nothing is left to train: no parameter of small is selected\n  at: --train, --freeze\n  try: select at least one parameter");
+  EXPECT_EQ(
+      error_of({"all"}, {"."}),
+      "nothing is left to train: no parameter of small is selected\n  at: --train, --freeze\n  try: select at least one parameter");
   EXPECT_NE(error_of({"regex:("}).find("\"(\" is no regular expression: "), std::string::npos);
 }
 

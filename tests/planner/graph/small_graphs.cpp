@@ -5,8 +5,9 @@ namespace shardplan::testing_graph {
 using Json = nlohmann::ordered_json;
 
 Json small_config(const std::string& model_type, const Json& changes) {
-  Json config = {{"model_type", model_type}, {"hidden_size", 32},         {"intermediate_size", 48},   {"num_hidden_layers", 2},
-                 {"num_attention_heads", 4}, {"num_key_value_heads", 2},  {"vocab_size", 40},          {"max_position_embeddings", 64}};
+  Json config = {
+      {"model_type", model_type}, {"hidden_size", 32},        {"intermediate_size", 48}, {"num_hidden_layers", 2},
+      {"num_attention_heads", 4}, {"num_key_value_heads", 2}, {"vocab_size", 40},        {"max_position_embeddings", 64}};
   if (model_type == "mistral") config["sliding_window"] = nullptr;
   config.update(changes);
   return config;
@@ -69,8 +70,9 @@ rc::Gen<GraphRequest> arbitrary_request() {
 }
 
 std::string text_from(const GraphRequest& request) {
-  std::string text = request.model.config.dump() + " B " + std::to_string(request.micro_batch) + " S " + std::to_string(request.seq_len) + " " +
-                     std::string(dtype_name(request.compute)) + " attention " + std::to_string(static_cast<int>(request.kernels.attention)) + " device " +
+  std::string text = request.model.config.dump() + " B " + std::to_string(request.micro_batch) + " S " +
+                     std::to_string(request.seq_len) + " " + std::string(dtype_name(request.compute)) + " attention " +
+                     std::to_string(static_cast<int>(request.kernels.attention)) + " device " +
                      std::to_string(static_cast<int>(request.kernels.device)) + " trains";
   for (const Parameter& p : request.table.parameters) text += p.trainable ? " " + p.name : "";
   return text;

@@ -9,7 +9,9 @@
 namespace shardplan {
 namespace {
 
-Value contiguous(const Dims& sizes) { return {.storage = {}, .dtype = DType::F32, .sizes = sizes, .strides = contiguous_strides(sizes), .offset = 0}; }
+Value contiguous(const Dims& sizes) {
+  return {.storage = {}, .dtype = DType::F32, .sizes = sizes, .strides = contiguous_strides(sizes), .offset = 0};
+}
 
 Value transposed(Value x, std::int32_t a, std::int32_t b) {
   std::swap(x.sizes[a], x.sizes[b]);
@@ -27,10 +29,10 @@ TEST(PointwiseStrides, FirstOperandThatTellsDimensionsApartDecides) {
   const Value q = transposed(contiguous(Dims{2, 5, 3, 4}), 1, 2);  // [B, A, S, D] that lies as [B, S, A, D]
   const Value table = contiguous(Dims{1, 1, 5, 4});
   const Value rotated = contiguous(Dims{2, 3, 5, 4});
-  EXPECT_EQ(result_of({&q, &table}), (Dims{60, 4, 12, 1}));           // q * cos keeps q's layout
+  EXPECT_EQ(result_of({&q, &table}), (Dims{60, 4, 12, 1}));  // q * cos keeps q's layout
   EXPECT_EQ(result_of({&rotated, &table}), (Dims{60, 20, 4, 1}));
-  EXPECT_EQ(result_of({&q, &rotated}), (Dims{60, 4, 12, 1}));         // q first
-  EXPECT_EQ(result_of({&rotated, &q}), (Dims{60, 20, 4, 1}));         // the other first
+  EXPECT_EQ(result_of({&q, &rotated}), (Dims{60, 4, 12, 1}));  // q first
+  EXPECT_EQ(result_of({&rotated, &q}), (Dims{60, 20, 4, 1}));  // the other first
 }
 
 TEST(PointwiseStrides, ExpandedOperandsGiveContiguousResults) {
@@ -42,11 +44,11 @@ TEST(PointwiseStrides, ExpandedOperandsGiveContiguousResults) {
 
 TEST(ViewStrides, DimensionsMergeOnlyWhereMemoryIsInOneStretch) {
   const Value q = transposed(contiguous(Dims{2, 5, 3, 4}), 1, 2);
-  EXPECT_FALSE(view_strides(q, Dims{6, 5, 4}).has_value());                            // B and A are not neighbours
-  EXPECT_EQ(view_strides(transposed(q, 1, 2), Dims{2, 5, 12}), (Dims{60, 12, 1}));      // back again they are
-  EXPECT_EQ(view_strides(q, Dims{2, 3, 5, 2, 2}), (Dims{60, 4, 12, 2, 1}));             // splitting is always a view
+  EXPECT_FALSE(view_strides(q, Dims{6, 5, 4}).has_value());                         // B and A are not neighbours
+  EXPECT_EQ(view_strides(transposed(q, 1, 2), Dims{2, 5, 12}), (Dims{60, 12, 1}));  // back again they are
+  EXPECT_EQ(view_strides(q, Dims{2, 3, 5, 2, 2}), (Dims{60, 4, 12, 2, 1}));         // splitting is always a view
   const Value one = transposed(contiguous(Dims{1, 5, 3, 4}), 1, 2);
-  EXPECT_EQ(view_strides(one, Dims{3, 5, 4}), (Dims{4, 12, 1}));                        // nothing to merge with B = 1
+  EXPECT_EQ(view_strides(one, Dims{3, 5, 4}), (Dims{4, 12, 1}));  // nothing to merge with B = 1
 }
 
 Dims arbitrary_sizes() {
