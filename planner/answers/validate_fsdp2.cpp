@@ -48,11 +48,16 @@ ReshardAfterForward reshard_from(JsonReader& reader, const std::string& key, Res
 
 void read_wrap(JsonReader wrap, Fsdp2Switches& switches) {
   const std::string policy = wrap.string("policy");
-  if (policy == "blocks") switches.wrap = Fsdp2Wrap::Blocks;
-  else if (policy == "block_pairs") switches.layers_per_unit = 2;
-  else if (policy == "root") switches.wrap = Fsdp2Wrap::Root;
-  else if (policy == "embed_blocks_head") switches.wrap = Fsdp2Wrap::EmbedBlocksHead;
-  else wrap.fail("policy", fmt::format("the policy \"{}\" is not modelled", policy));
+  if (policy == "blocks")
+    switches.wrap = Fsdp2Wrap::Blocks;
+  else if (policy == "block_pairs")
+    switches.layers_per_unit = 2;
+  else if (policy == "root")
+    switches.wrap = Fsdp2Wrap::Root;
+  else if (policy == "embed_blocks_head")
+    switches.wrap = Fsdp2Wrap::EmbedBlocksHead;
+  else
+    wrap.fail("policy", fmt::format("the policy \"{}\" is not modelled", policy));
   switches.inner = reshard_from(wrap, "reshard_after_forward", ReshardAfterForward::Kind::Free);
   switches.root = reshard_from(wrap, "root_reshard_after_forward", ReshardAfterForward::Kind::Keep);
   switches.head = reshard_from(wrap, "head_reshard_after_forward", ReshardAfterForward::Kind::Free);
@@ -68,18 +73,26 @@ void read_checkpointing(JsonReader spec, std::int64_t num_layers, Fsdp2Switches&
 
 void read_optimizer(JsonReader spec, Fsdp2Switches& switches) {
   const std::string kind = spec.string("kind"), form = spec.string("form");
-  if (kind == "adamw" && form == "fused") switches.optimizer = StockOptimizer::FusedAdamW;
-  else if (kind == "adamw" && form == "foreach") switches.optimizer = StockOptimizer::ForeachAdamW;
-  else if (kind == "adamw" && form == "loop") switches.optimizer = StockOptimizer::LoopAdamW;
-  else if (kind == "sgd" && form == "foreach") switches.optimizer = spec.number("momentum") == 0 ? StockOptimizer::ForeachSgd : StockOptimizer::ForeachSgdMomentum;
-  else spec.fail("kind", fmt::format("the optimizer {} in its {} form is not modelled", kind, form));
+  if (kind == "adamw" && form == "fused")
+    switches.optimizer = StockOptimizer::FusedAdamW;
+  else if (kind == "adamw" && form == "foreach")
+    switches.optimizer = StockOptimizer::ForeachAdamW;
+  else if (kind == "adamw" && form == "loop")
+    switches.optimizer = StockOptimizer::LoopAdamW;
+  else if (kind == "sgd" && form == "foreach")
+    switches.optimizer = spec.number("momentum") == 0 ? StockOptimizer::ForeachSgd : StockOptimizer::ForeachSgdMomentum;
+  else
+    spec.fail("kind", fmt::format("the optimizer {} in its {} form is not modelled", kind, form));
 }
 
 void mark_trainable(JsonReader trainable, const ModelSpec& model, ParameterTable& table) {
   const std::string mode = trainable.string("mode");
-  if (mode == "last_layers") select_trainable(table, model, {fmt::format("last:{}", trainable.integer("layers", 1))}, {});
-  else if (mode == "all" || mode == "head" || mode == "norms") select_trainable(table, model, {mode}, {});
-  else trainable.fail("mode", fmt::format("training of \"{}\" is not modelled", mode));
+  if (mode == "last_layers")
+    select_trainable(table, model, {fmt::format("last:{}", trainable.integer("layers", 1))}, {});
+  else if (mode == "all" || mode == "head" || mode == "norms")
+    select_trainable(table, model, {mode}, {});
+  else
+    trainable.fail("mode", fmt::format("training of \"{}\" is not modelled", mode));
 }
 
 Setup setup_from(JsonReader reader, const std::filesystem::path& document) {
@@ -105,7 +118,8 @@ Setup setup_from(JsonReader reader, const std::filesystem::path& document) {
                                                   .has_padding_mask = reader.string("attention_mask") == "padding",
                                                   .seq_len = request.seq_len});
   JsonReader mesh = reader.object("mesh");
-  switches.mesh = {.shard = static_cast<std::int32_t>(mesh.integer("shard", 1)), .replicate = static_cast<std::int32_t>(mesh.integer("replicate", 1))};
+  switches.mesh = {.shard = static_cast<std::int32_t>(mesh.integer("shard", 1)),
+                   .replicate = static_cast<std::int32_t>(mesh.integer("replicate", 1))};
   switches.shard_rank = static_cast<std::int32_t>(reader.integer("rank", 0)) % switches.mesh.shard;
   read_wrap(reader.object("wrap"), switches);
   read_checkpointing(reader.object("checkpointing"), request.model.num_layers, switches);
@@ -114,8 +128,10 @@ Setup setup_from(JsonReader reader, const std::filesystem::path& document) {
   switches.micro_steps = static_cast<std::int32_t>(accumulation.integer("micro_steps", 1));
   switches.reduces_every_micro_step = accumulation.boolean("sync_every_micro_step");
   JsonReader loss = reader.object("loss");
-  if (const std::string kind = loss.string("kind"); kind == "chunked") switches.chunk_tokens = loss.integer("tokens", 1);
-  else if (kind != "hf") loss.fail("kind", fmt::format("the loss \"{}\" is not modelled", kind));
+  if (const std::string kind = loss.string("kind"); kind == "chunked")
+    switches.chunk_tokens = loss.integer("tokens", 1);
+  else if (kind != "hf")
+    loss.fail("kind", fmt::format("the loss \"{}\" is not modelled", kind));
   switches.keeps_outputs = reader.boolean("outputs_kept");
   return setup;
 }
@@ -128,8 +144,8 @@ class Reading {
     peak_ = level_;
   }
 
-  // The tracker loses sight of a padded shard at the first forward, which makes it anew when tensors have no address, and counts the
-  // new one as an activation.
+  // The tracker loses sight of a padded shard at the first forward, which makes it anew when tensors have no address, and counts
+  // the new one as an activation.
   void relabel_padded_shards() {
     for (const BufferId id : program_.resident) {
       const BufferRole& role = step_.lowered.roles[id.at()];
@@ -218,7 +234,8 @@ class Comparison {
     for (const std::string_view category : kCompared) {
       const std::string key(category);
       const auto of = [&](const Json& s) { return s.at("by_category_bytes").value(key, std::int64_t{0}); };
-      if (of(predicted) != of(truth)) row.differs.push_back(fmt::format("{} {}: {}, not {}", figure, key, of(predicted), of(truth)));
+      if (of(predicted) != of(truth))
+        row.differs.push_back(fmt::format("{} {}: {}, not {}", figure, key, of(predicted), of(truth)));
     }
   }
 
@@ -240,10 +257,12 @@ void compare_step(const std::string& name, const Json& predicted, const Json& tr
   for (const char* point : {"after_optimizer", "after_zero_grad"})
     comparison.snapshot(fmt::format("{} {}", name, point), predicted.at(point), truth.at(point));
   for (const auto& [phase, peak] : truth.at("phase_peaks").items())
-    comparison.value(fmt::format("{} peak of {}", name, phase), predicted.at("phase_peaks").at(phase).at("total_bytes"), peak.at("total_bytes"));
+    comparison.value(fmt::format("{} peak of {}", name, phase), predicted.at("phase_peaks").at(phase).at("total_bytes"),
+                     peak.at("total_bytes"));
   ValidationRow& row = comparison.value(fmt::format("{} peak", name), predicted.at("peak_bytes"), truth.at("peak_bytes"));
   if (predicted.at("peak_phase") != truth.at("peak_phase"))
-    row.differs.push_back(fmt::format("{} peak_phase: {}, not {}", name, predicted.at("peak_phase").get<std::string>(), truth.at("peak_phase").get<std::string>()));
+    row.differs.push_back(fmt::format("{} peak_phase: {}, not {}", name, predicted.at("peak_phase").get<std::string>(),
+                                      truth.at("peak_phase").get<std::string>()));
 }
 
 }  // namespace
@@ -264,7 +283,8 @@ CasePrediction predict_fsdp2_memory(const Json& truth_case, const std::filesyste
   const Json& expected = reader.object("expected").raw();
   Comparison comparison;
   comparison.snapshot("after_model_creation", prediction["after_model_creation"], expected.at("after_model_creation"));
-  for (std::size_t s = 0; s < 2; ++s) compare_step(fmt::format("step {}", s + 1), prediction["steps"][s], expected.at("steps").at(s), comparison);
+  for (std::size_t s = 0; s < 2; ++s)
+    compare_step(fmt::format("step {}", s + 1), prediction["steps"][s], expected.at("steps").at(s), comparison);
   made.rows = std::move(comparison.rows);
   return made;
 }

@@ -17,9 +17,9 @@ Kernels stock_kernels(const ModelSpec& model, const StockCall& call) {
   const bool is_16_bit = call.compute != DType::F32;
   const bool is_grouped = model.num_heads != model.num_kv_heads;
   const bool every_layer_has_mask =
-      call.has_padding_mask || (!model.sliding_window.empty() && std::all_of(model.sliding_window.begin(), model.sliding_window.end(), [&](std::int64_t window) {
-                                  return window > 0 && window <= call.seq_len;
-                                }));
+      call.has_padding_mask ||
+      (!model.sliding_window.empty() && std::all_of(model.sliding_window.begin(), model.sliding_window.end(),
+                                                    [&](std::int64_t window) { return window > 0 && window <= call.seq_len; }));
   const bool repeats_first = every_layer_has_mask || model.head_dim > 256;
   kernels.grouped_attention = is_grouped && !repeats_first;
   if (is_16_bit && !every_layer_has_mask && model.head_dim <= 256) {

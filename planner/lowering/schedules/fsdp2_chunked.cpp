@@ -1,9 +1,10 @@
 // Head and loss piece by piece, each piece under a non-reentrant checkpoint, as training code does that must not hold all logits:
 //
-//   labels = pad(labels)[1:];  for h, y in pieces: total += checkpoint(cross_entropy_sum(head(h).float(), y));  loss = total / tokens
+//   labels = pad(labels)[1:];  for h, y in pieces: total += checkpoint(cross_entropy_sum(head(h).float(), y));  loss = total /
+//   tokens
 //
-// A piece keeps its hidden states and labels, which are views; backward takes the pieces in reverse order and runs each again. The head's
-// gradient is added piece by piece out of place, gradients of the hidden states wait for each other and are joined.
+// A piece keeps its hidden states and labels, which are views; backward takes the pieces in reverse order and runs each again. The
+// head's gradient is added piece by piece out of place, gradients of the hidden states wait for each other and are joined.
 #include <algorithm>
 #include <utility>
 
@@ -17,25 +18,36 @@ constexpr std::int64_t kScalarBytes = 4;  // fp32
 constexpr std::int64_t kLabelBytes = 8;   // int64
 
 KernelWork elementwise(std::int64_t read_bytes, std::int64_t written_bytes) {
-  return {.compute = ComputeClass::Elementwise, .dtype = DType::F32, .flops = written_bytes / 4, .read_bytes = read_bytes, .written_bytes = written_bytes};
+  return {.compute = ComputeClass::Elementwise,
+          .dtype = DType::F32,
+          .flops = written_bytes / 4,
+          .read_bytes = read_bytes,
+          .written_bytes = written_bytes};
 }
 
 }  // namespace
 
 std::vector<std::int64_t> Fsdp2Step::piece_tokens() const {
   std::vector<std::int64_t> pieces;
-  for (std::int64_t left = graph_.micro_batch * graph_.seq_len; left > 0; left -= switches_.chunk_tokens) pieces.push_back(std::min(left, switches_.chunk_tokens));
+  for (std::int64_t left = graph_.micro_batch * graph_.seq_len; left > 0; left -= switches_.chunk_tokens)
+    pieces.push_back(std::min(left, switches_.chunk_tokens));
   return pieces;
 }
 
-// Logits, their fp32 copy, log-probabilities and the sum of a piece. What is left: log-probabilities, total weight, loss and the copy.
+// Logits, their fp32 copy, log-probabilities and the sum of a piece. What is left: log-probabilities, total weight, loss and the
+// copy.
 Fsdp2Step::Piece Fsdp2Step::run_piece(std::int64_t tokens) {
   const Op& head = graph_.op(forward_.order[static_cast<std::size_t>(forward_.head.first)]);
   const std::int64_t vocabulary = graph_.value(graph_.logits).sizes[-1], hidden = graph_.value(head.inputs[0]).sizes[-1];
-  const std::int64_t narrow = tokens * vocabulary * element_bytes(graph_.compute), wide = tokens * vocabulary * element_bytes(DType::F32);
+  const std::int64_t narrow = tokens * vocabulary * element_bytes(graph_.compute),
+                     wide = tokens * vocabulary * element_bytes(DType::F32);
   Piece piece;
   piece.copy = temporary(narrow, "logits of a piece");
-  builder_.kernel({.compute = ComputeClass::Matmul, .dtype = graph_.compute, .flops = 2 * tokens * vocabulary * hidden, .read_bytes = narrow, .written_bytes = narrow});
+  builder_.kernel({.compute = ComputeClass::Matmul,
+                   .dtype = graph_.compute,
+                   .flops = 2 * tokens * vocabulary * hidden,
+                   .read_bytes = narrow,
+                   .written_bytes = narrow});
   if (graph_.compute != DType::F32) {
     const BufferId copy = temporary(wide, "fp32 logits of a piece");
     builder_.kernel(elementwise(narrow, wide));
@@ -117,7 +129,10 @@ void Fsdp2Step::chunked_backward() {
       builder_.release(std::exchange(of_logits, cast));
     }
     BufferId of_weight;
-    const KernelWork product{.compute = ComputeClass::Matmul, .dtype = graph_.compute, .flops = 2 * pieces[i] * vocabulary * hidden, .read_bytes = narrow + weight_bytes,
+    const KernelWork product{.compute = ComputeClass::Matmul,
+                             .dtype = graph_.compute,
+                             .flops = 2 * pieces[i] * vocabulary * hidden,
+                             .read_bytes = narrow + weight_bytes,
                              .written_bytes = weight_bytes};
     if (trains_head) {
       of_weight = temporary(weight_bytes, "gradient of the head", MemoryCategory::Temp);

@@ -18,7 +18,8 @@ UnitId id_of(std::size_t unit) { return UnitId(static_cast<std::int64_t>(unit));
 
 }  // namespace
 
-Fsdp2Machine::Fsdp2Machine(const OpGraph& graph, const std::vector<Fsdp2Unit>& units, const Fsdp2Switches& switches, ProgramBuilder& builder)
+Fsdp2Machine::Fsdp2Machine(const OpGraph& graph, const std::vector<Fsdp2Unit>& units, const Fsdp2Switches& switches,
+                           ProgramBuilder& builder)
     : graph_(graph), plan_(units), switches_(switches), builder_(builder), units_(units.size()) {
   const std::size_t num_parameters = graph.table.parameters.size();
   full_.resize(num_parameters);
@@ -60,7 +61,8 @@ std::int64_t Fsdp2Machine::cast_bytes(std::size_t unit) const {
   std::int64_t bytes = 0;
   for (const ParameterId p : plan_[unit].parameters) {
     if (compute(p) == stored(p)) continue;
-    const std::int64_t numel = padded_numel(p) * (is_smaller ? switches_.mesh.shard : 1) / (is_smaller ? plan_[unit].reshard.degree : 1);
+    const std::int64_t numel =
+        padded_numel(p) * (is_smaller ? switches_.mesh.shard : 1) / (is_smaller ? plan_[unit].reshard.degree : 1);
     bytes += numel * element_bytes(compute(p));
   }
   return bytes;
@@ -75,7 +77,9 @@ ParameterId Fsdp2Machine::first_trained(std::size_t unit) const {
 
 DType Fsdp2Machine::reduce_dtype(std::size_t unit) const { return switches_.reduce_dtype.value_or(compute(first_trained(unit))); }
 
-std::string Fsdp2Machine::named(std::string_view what, std::size_t unit) const { return fmt::format("{} {}", what, plan_[unit].name); }
+std::string Fsdp2Machine::named(std::string_view what, std::size_t unit) const {
+  return fmt::format("{} {}", what, plan_[unit].name);
+}
 
 Buffer Fsdp2Machine::buffer(std::int64_t bytes, MemoryCategory category, StreamId pool, std::string label) const {
   return {.bytes = bytes, .category = category, .pool = pool, .label = std::move(label)};
@@ -105,16 +109,19 @@ void Fsdp2Machine::unshard(std::size_t unit) {
   State& state = units_[unit];
   if (plan_[unit].parameters.empty() || state.gather_output.is_set() || state.sharded == Sharded::Full) return;
   if (switches_.mesh.shard == 1) return;  // the shard is copied when it is waited for
-  state.gather = builder_.begin({.kind = TaskKind::Gather, .stream = kGatherStream, .micro_step = micro_step_, .unit = id_of(unit)}, named("gather of", unit));
+  state.gather = builder_.begin({.kind = TaskKind::Gather, .stream = kGatherStream, .micro_step = micro_step_, .unit = id_of(unit)},
+                                named("gather of", unit));
   if (state.copied_out.is_set()) builder_.wait(state.copied_out);
   const std::int64_t cast = cast_bytes(unit), gathered = gathered_bytes(unit);
   BufferId input;
   if (cast > 0) {
-    input = builder_.allocate(buffer(cast, MemoryCategory::AllGather, kGatherStream, named("cast shard of", unit)), role(BufferUse::GatherInput, unit));
+    input = builder_.allocate(buffer(cast, MemoryCategory::AllGather, kGatherStream, named("cast shard of", unit)),
+                              role(BufferUse::GatherInput, unit));
     builder_.kernel(copy_work(compute(plan_[unit].parameters.front()), 2 * cast, cast));
   }
-  state.gather_output = builder_.allocate(buffer(gathered, MemoryCategory::AllGather, kGatherStream, named("gather output of", unit)),
-                                          role(BufferUse::GatherOutput, unit));
+  state.gather_output =
+      builder_.allocate(buffer(gathered, MemoryCategory::AllGather, kGatherStream, named("gather output of", unit)),
+                        role(BufferUse::GatherOutput, unit));
   builder_.collective({.kind = CollectiveKind::AllGather, .axis = kShardAxis, .bytes = gathered});
   if (input.is_set()) builder_.release(input);
   builder_.end();
@@ -127,11 +134,13 @@ void Fsdp2Machine::copy_shards(std::size_t unit) {
     const std::int64_t bytes = padded_numel(p) * element_bytes(compute(p));
     BufferId next;
     if (compute(p) != stored(p))
-      next = builder_.allocate(buffer(bytes, MemoryCategory::AllGather, kComputeStream, named("cast parameter of", unit)), role(BufferUse::GatherInput, unit, p));
+      next = builder_.allocate(buffer(bytes, MemoryCategory::AllGather, kComputeStream, named("cast parameter of", unit)),
+                               role(BufferUse::GatherInput, unit, p));
     if (cast.is_set()) builder_.release(cast);
     cast = next;
-    full_[p.at()] = builder_.allocate(buffer(bytes, MemoryCategory::UnshardedParam, kComputeStream, fmt::format("{} full", graph_.table.parameters[p.at()].name)),
-                                      role(BufferUse::GatheredParam, unit, p));
+    full_[p.at()] = builder_.allocate(
+        buffer(bytes, MemoryCategory::UnshardedParam, kComputeStream, fmt::format("{} full", graph_.table.parameters[p.at()].name)),
+        role(BufferUse::GatheredParam, unit, p));
     builder_.kernel(copy_work(compute(p), padded_numel(p) * element_bytes(stored(p)), bytes));
   }
   if (cast.is_set()) builder_.release(cast);
@@ -141,15 +150,18 @@ void Fsdp2Machine::wait_for_unshard(std::size_t unit) {
   State& state = units_[unit];
   const bool copies = switches_.mesh.shard == 1 && state.sharded != Sharded::Full;
   if (plan_[unit].parameters.empty() || (!state.gather_output.is_set() && !copies)) return;
-  state.copied_out = builder_.begin({.kind = TaskKind::Gather, .stream = kComputeStream, .micro_step = micro_step_, .unit = id_of(unit)}, named("copy-out of", unit));
+  state.copied_out =
+      builder_.begin({.kind = TaskKind::Gather, .stream = kComputeStream, .micro_step = micro_step_, .unit = id_of(unit)},
+                     named("copy-out of", unit));
   if (state.gather.is_set()) builder_.wait(state.gather);
   if (copies) {
     copy_shards(unit);
   } else {
     for (const ParameterId p : plan_[unit].parameters)
-      full_[p.at()] = builder_.allocate(buffer(padded_numel(p) * switches_.mesh.shard * element_bytes(compute(p)), MemoryCategory::UnshardedParam, kComputeStream,
-                                               fmt::format("{} full", graph_.table.parameters[p.at()].name)),
-                                        role(BufferUse::GatheredParam, unit, p));
+      full_[p.at()] = builder_.allocate(
+          buffer(padded_numel(p) * switches_.mesh.shard * element_bytes(compute(p)), MemoryCategory::UnshardedParam, kComputeStream,
+                 fmt::format("{} full", graph_.table.parameters[p.at()].name)),
+          role(BufferUse::GatheredParam, unit, p));
     builder_.kernel(copy_work(compute(plan_[unit].parameters.front()), gathered_bytes(unit), gathered_bytes(unit)));
     for (const ParameterId p : plan_[unit].parameters) {
       if (smaller_[p.at()].is_set()) builder_.release(smaller_[p.at()]);
@@ -171,7 +183,8 @@ void Fsdp2Machine::wait_for_unshard(std::size_t unit) {
 void Fsdp2Machine::keep_smaller_shards(std::size_t unit) {
   for (const ParameterId p : plan_[unit].parameters) {
     const std::int64_t bytes = padded_numel(p) * switches_.mesh.shard / plan_[unit].reshard.degree * element_bytes(compute(p));
-    smaller_[p.at()] = builder_.allocate(buffer(bytes, MemoryCategory::UnshardedParam, kComputeStream, fmt::format("{} smaller shard", graph_.table.parameters[p.at()].name)),
+    smaller_[p.at()] = builder_.allocate(buffer(bytes, MemoryCategory::UnshardedParam, kComputeStream,
+                                                fmt::format("{} smaller shard", graph_.table.parameters[p.at()].name)),
                                          role(BufferUse::GatheredParam, unit, p));
     builder_.kernel(copy_work(compute(p), bytes, bytes));
     builder_.release(full_[p.at()]);
@@ -184,7 +197,8 @@ void Fsdp2Machine::reshard(std::size_t unit) {
   const ReshardAfterForward& after = plan_[unit].reshard;
   const bool is_forward = state.training == Training::Forward;
   if (state.sharded != Sharded::Full || (is_forward && after.kind == ReshardAfterForward::Kind::Keep)) return;
-  (void)builder_.begin({.kind = TaskKind::Free, .stream = kComputeStream, .micro_step = micro_step_, .unit = id_of(unit)}, named("reshard of", unit));
+  (void)builder_.begin({.kind = TaskKind::Free, .stream = kComputeStream, .micro_step = micro_step_, .unit = id_of(unit)},
+                       named("reshard of", unit));
   if (is_forward && after.kind == ReshardAfterForward::Kind::Smaller) {
     keep_smaller_shards(unit);
     state.sharded = Sharded::SmallerShard;
@@ -282,13 +296,15 @@ void Fsdp2Machine::post_backward(std::size_t unit) {
 // Without a reduction the gradients stay, in the reduce dtype.
 void Fsdp2Machine::widen_gradients(std::size_t unit) {
   bool widens = false;
-  for (const ParameterId p : plan_[unit].parameters) widens = widens || (gradient_[p.at()].is_set() && reduce_dtype(unit) != compute(p));
+  for (const ParameterId p : plan_[unit].parameters)
+    widens = widens || (gradient_[p.at()].is_set() && reduce_dtype(unit) != compute(p));
   if (!widens) return;
   (void)builder_.begin({.kind = TaskKind::Backward, .micro_step = micro_step_}, named("widening of gradients of", unit));
   for (const ParameterId p : plan_[unit].parameters) {
     if (!gradient_[p.at()].is_set()) continue;
     const std::int64_t bytes = graph_.table.parameters[p.at()].numel() * element_bytes(reduce_dtype(unit));
-    accumulated_[p.at()] = builder_.allocate(buffer(bytes, MemoryCategory::UnshardedGrad, kComputeStream, fmt::format("{} gradient, widened", graph_.table.parameters[p.at()].name)),
+    accumulated_[p.at()] = builder_.allocate(buffer(bytes, MemoryCategory::UnshardedGrad, kComputeStream,
+                                                    fmt::format("{} gradient, widened", graph_.table.parameters[p.at()].name)),
                                              role(BufferUse::FullGrad, unit, p));
     builder_.kernel(copy_work(reduce_dtype(unit), bytes, bytes));
     builder_.release(gradient_[p.at()]);
@@ -317,7 +333,8 @@ void Fsdp2Machine::reduce(std::size_t unit) {
   if (state.all_reduce_input.is_set()) builder_.release(state.all_reduce_input);
   state.all_reduce_input = {};
   const std::int64_t packed = numel * element_bytes(reduce);
-  reduce_input_ = builder_.allocate(buffer(packed, MemoryCategory::ReduceScatter, kComputeStream, named("reduce input of", unit)), role(BufferUse::ReduceInput, unit));
+  reduce_input_ = builder_.allocate(buffer(packed, MemoryCategory::ReduceScatter, kComputeStream, named("reduce input of", unit)),
+                                    role(BufferUse::ReduceInput, unit));
   builder_.kernel(copy_work(reduce, packed, packed));
   // The loop over the gradients leaves its variable on the last one.
   BufferId last;
@@ -330,26 +347,36 @@ void Fsdp2Machine::reduce(std::size_t unit) {
   const TaskId packing(static_cast<std::int64_t>(builder_.program().tasks.size()) - 1);
 
   const bool replicates = switches_.mesh.replicate > 1, adds = !state.sharded_gradients.empty();
-  last_reduction_ = builder_.begin({.kind = TaskKind::ReduceScatter, .stream = kReduceStream, .micro_step = micro_step_, .unit = id_of(unit), .accumulate = adds && !replicates},
+  last_reduction_ = builder_.begin({.kind = TaskKind::ReduceScatter,
+                                    .stream = kReduceStream,
+                                    .micro_step = micro_step_,
+                                    .unit = id_of(unit),
+                                    .accumulate = adds && !replicates},
                                    named("reduce-scatter of", unit));
   builder_.wait(packing);
   const std::int64_t output_bytes = packed / shard;
   const DType kept = stored(first_trained(unit));
   const bool is_gradient = reduce == kept && !adds;  // the output itself becomes the gradient
-  BufferId output = builder_.allocate(buffer(output_bytes, is_gradient ? MemoryCategory::ShardedGrad : MemoryCategory::ReduceScatter, kReduceStream, named("reduce output of", unit)),
-                                      role(is_gradient ? BufferUse::ShardedGrad : BufferUse::ReduceOutput, unit));
-  if (shard > 1) builder_.collective({.kind = CollectiveKind::ReduceScatter, .axis = kShardAxis, .bytes = packed});
-  else builder_.kernel(copy_work(reduce, packed, packed));
+  BufferId output =
+      builder_.allocate(buffer(output_bytes, is_gradient ? MemoryCategory::ShardedGrad : MemoryCategory::ReduceScatter,
+                               kReduceStream, named("reduce output of", unit)),
+                        role(is_gradient ? BufferUse::ShardedGrad : BufferUse::ReduceOutput, unit));
+  if (shard > 1)
+    builder_.collective({.kind = CollectiveKind::ReduceScatter, .axis = kShardAxis, .bytes = packed});
+  else
+    builder_.kernel(copy_work(reduce, packed, packed));
   if (replicates) {
     builder_.end();
-    last_reduction_ = builder_.begin({.kind = TaskKind::AllReduce, .stream = kReduceStream, .micro_step = micro_step_, .unit = id_of(unit), .accumulate = adds},
-                                     named("all-reduce of", unit));
+    last_reduction_ = builder_.begin(
+        {.kind = TaskKind::AllReduce, .stream = kReduceStream, .micro_step = micro_step_, .unit = id_of(unit), .accumulate = adds},
+        named("all-reduce of", unit));
     builder_.collective({.kind = CollectiveKind::AllReduce, .axis = kReplicateAxis, .bytes = output_bytes});
   }
   BufferId gradient = output;
   if (reduce != kept) {
     const std::int64_t bytes = numel / shard * element_bytes(kept);
-    gradient = builder_.allocate(buffer(bytes, adds ? MemoryCategory::ReduceScatter : MemoryCategory::ShardedGrad, kReduceStream, named("sharded gradient of", unit)),
+    gradient = builder_.allocate(buffer(bytes, adds ? MemoryCategory::ReduceScatter : MemoryCategory::ShardedGrad, kReduceStream,
+                                        named("sharded gradient of", unit)),
                                  role(adds ? BufferUse::ReduceOutput : BufferUse::ShardedGrad, unit));
     builder_.kernel(copy_work(kept, output_bytes, bytes));
     if (!replicates) builder_.release(output);

@@ -1,9 +1,9 @@
 // What fully_shard's hooks do: gathers, copies out, frees and reductions of the units, and the buffers that wait for each other.
 //
-// A call is one hook of PyTorch 2.11; tasks are emitted where the hook runs them. Pools: casts and gather outputs on the gather stream,
-// full parameters, gradients and reduce inputs on the compute stream, reduce outputs and sharded gradients on the reduce stream
-// (the stand-ins for copy-in, default and reduce-scatter streams).
-// Source: torch/distributed/fsdp/_fully_shard/{_fsdp_param_group,_fsdp_collectives,_fsdp_state,_fsdp_param}.py.
+// A call is one hook of PyTorch 2.11; tasks are emitted where the hook runs them. Pools: casts and gather outputs on the gather
+// stream, full parameters, gradients and reduce inputs on the compute stream, reduce outputs and sharded gradients on the reduce
+// stream (the stand-ins for copy-in, default and reduce-scatter streams). Source:
+// torch/distributed/fsdp/_fully_shard/{_fsdp_param_group,_fsdp_collectives,_fsdp_state,_fsdp_param}.py.
 #pragma once
 
 #include <cstdint>
@@ -25,16 +25,16 @@ class Fsdp2Machine {
 
   void pre_forward(std::size_t unit);
   void post_forward(std::size_t unit);
-  void end_forward();                       // the root's post-forward: the last gather output goes
-  void pre_backward(std::size_t unit);      // once in a backward pass, when a gradient reaches the unit's output
+  void end_forward();                   // the root's post-forward: the last gather output goes
+  void pre_backward(std::size_t unit);  // once in a backward pass, when a gradient reaches the unit's output
   void post_backward(std::size_t unit);
-  void end_backward();                      // the final callback of the whole backward
+  void end_backward();  // the final callback of the whole backward
 
   // A gradient of the parameter is complete; `buffer` is owned from here on.
   void hand_over(ParameterId parameter, BufferId buffer);
   [[nodiscard]] bool has_gradient(ParameterId parameter) const { return gradient_[parameter.at()].is_set(); }
 
-  void zero_gradients();                    // inside a task
+  void zero_gradients();  // inside a task
   [[nodiscard]] TaskId last_gather(std::size_t unit) const { return units_[unit].copied_out; }
   [[nodiscard]] TaskId last_reduction() const { return last_reduction_; }
 
@@ -50,7 +50,7 @@ class Fsdp2Machine {
   struct State {
     Training training = Training::Idle;
     Sharded sharded = Sharded::Shard;
-    BufferId gather_output;               // issued, not yet copied out
+    BufferId gather_output;  // issued, not yet copied out
     TaskId gather, copied_out;
     std::vector<std::int32_t> forward_indices;
     std::vector<BufferId> sharded_gradients;  // flat, one for each reduction that was not added
@@ -82,13 +82,13 @@ class Fsdp2Machine {
   std::int32_t micro_step_ = 0;
   bool reduces_ = true;
   std::vector<State> units_;
-  std::vector<std::size_t> forward_order_;   // units in the order of their post-forwards
-  std::vector<BufferId> full_;               // by ParameterId: full parameter
-  std::vector<BufferId> smaller_;            // by ParameterId: shard kept after forward
-  std::vector<BufferId> gradient_;           // by ParameterId: full gradient in compute dtype
-  std::vector<BufferId> accumulated_;        // by ParameterId: full gradient in reduce dtype
-  BufferId waiting_gather_output_;           // of the unit copied out before, in forward
-  BufferId reduce_input_;                    // of the reduction in flight
+  std::vector<std::size_t> forward_order_;  // units in the order of their post-forwards
+  std::vector<BufferId> full_;              // by ParameterId: full parameter
+  std::vector<BufferId> smaller_;           // by ParameterId: shard kept after forward
+  std::vector<BufferId> gradient_;          // by ParameterId: full gradient in compute dtype
+  std::vector<BufferId> accumulated_;       // by ParameterId: full gradient in reduce dtype
+  BufferId waiting_gather_output_;          // of the unit copied out before, in forward
+  BufferId reduce_input_;                   // of the reduction in flight
   TaskId last_reduction_;
 };
 

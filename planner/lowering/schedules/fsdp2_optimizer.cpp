@@ -17,11 +17,15 @@ std::string_view state_name(BufferUse use) {
 
 std::vector<BufferUse> optimizer_states(StockOptimizer optimizer) {
   switch (optimizer) {
-    case StockOptimizer::FusedAdamW: return {BufferUse::StepCounter, BufferUse::ExpAvg, BufferUse::ExpAvgSq};
+    case StockOptimizer::FusedAdamW:
+      return {BufferUse::StepCounter, BufferUse::ExpAvg, BufferUse::ExpAvgSq};
     case StockOptimizer::ForeachAdamW:
-    case StockOptimizer::LoopAdamW: return {BufferUse::ExpAvg, BufferUse::ExpAvgSq};  // the counter is on the host
-    case StockOptimizer::ForeachSgd: return {};
-    case StockOptimizer::ForeachSgdMomentum: return {BufferUse::ExpAvg};
+    case StockOptimizer::LoopAdamW:
+      return {BufferUse::ExpAvg, BufferUse::ExpAvgSq};  // the counter is on the host
+    case StockOptimizer::ForeachSgd:
+      return {};
+    case StockOptimizer::ForeachSgdMomentum:
+      return {BufferUse::ExpAvg};
   }
   CHECK(false, "an optimizer is one of its closed list");
 }
@@ -34,8 +38,12 @@ std::vector<ParameterId> Fsdp2Step::trained() const {
 }
 
 Buffer Fsdp2Step::state_buffer(ParameterId parameter, BufferUse use) const {
-  const std::int64_t bytes = use == BufferUse::StepCounter ? kStepBytes : machine_.valid_numel(parameter) * element_bytes(machine_.stored(parameter));
-  return {.bytes = bytes, .category = MemoryCategory::OptState, .pool = kComputeStream, .label = fmt::format("{} {}", graph_.table.parameters[parameter.at()].name, state_name(use))};
+  const std::int64_t bytes =
+      use == BufferUse::StepCounter ? kStepBytes : machine_.valid_numel(parameter) * element_bytes(machine_.stored(parameter));
+  return {.bytes = bytes,
+          .category = MemoryCategory::OptState,
+          .pool = kComputeStream,
+          .label = fmt::format("{} {}", graph_.table.parameters[parameter.at()].name, state_name(use))};
 }
 
 void Fsdp2Step::optimizer() {
@@ -44,7 +52,8 @@ void Fsdp2Step::optimizer() {
   const std::vector<ParameterId> parameters = trained();
   if (phase_ == Phase::Step1)
     for (const ParameterId p : parameters)
-      for (const BufferUse use : optimizer_states(switches_.optimizer)) (void)builder_.allocate(state_buffer(p, use), {.use = use, .parameter = p});
+      for (const BufferUse use : optimizer_states(switches_.optimizer))
+        (void)builder_.allocate(state_buffer(p, use), {.use = use, .parameter = p});
   if (switches_.optimizer == StockOptimizer::LoopAdamW) divide_one_by_one(parameters);
   // The multi-tensor form takes the root of all second moments at once.
   std::vector<BufferId> roots;
@@ -52,8 +61,13 @@ void Fsdp2Step::optimizer() {
     for (const ParameterId p : parameters) roots.push_back(root_of_second_moment(p));
   std::int64_t numel = 0;
   for (const ParameterId p : parameters) numel += machine_.valid_numel(p);
-  const std::int64_t bytes = numel * element_bytes(switches_.stored), states = static_cast<std::int64_t>(optimizer_states(switches_.optimizer).size());
-  builder_.kernel({.compute = ComputeClass::Elementwise, .dtype = switches_.stored, .flops = 12 * numel, .read_bytes = (2 + states) * bytes, .written_bytes = (1 + states) * bytes});
+  const std::int64_t bytes = numel * element_bytes(switches_.stored),
+                     states = static_cast<std::int64_t>(optimizer_states(switches_.optimizer).size());
+  builder_.kernel({.compute = ComputeClass::Elementwise,
+                   .dtype = switches_.stored,
+                   .flops = 12 * numel,
+                   .read_bytes = (2 + states) * bytes,
+                   .written_bytes = (1 + states) * bytes});
   for (const BufferId root : roots) builder_.release(root);
   builder_.end();
   result_.after_optimizer = last_task();
@@ -72,7 +86,8 @@ void Fsdp2Step::divide_one_by_one(const std::vector<ParameterId>& parameters) {
   for (const ParameterId p : parameters) {
     const BufferId root = root_of_second_moment(p), quotient = root_of_second_moment(p);
     const std::int64_t bytes = machine_.valid_numel(p) * element_bytes(machine_.stored(p));
-    builder_.kernel({.compute = ComputeClass::Elementwise, .dtype = machine_.stored(p), .read_bytes = bytes, .written_bytes = bytes});
+    builder_.kernel(
+        {.compute = ComputeClass::Elementwise, .dtype = machine_.stored(p), .read_bytes = bytes, .written_bytes = bytes});
     builder_.release(root);
     if (before.is_set()) builder_.release(before);
     before = quotient;

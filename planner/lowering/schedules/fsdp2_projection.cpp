@@ -16,12 +16,16 @@ ReshardAfterForward reshard_of(const UnitPlan& unit) {
   return {.kind = unit.reshard_after_forward ? ReshardAfterForward::Kind::Free : ReshardAfterForward::Kind::Keep};
 }
 
-bool holds(const UnitPlan& unit, SegmentId segment) { return std::find(unit.segments.begin(), unit.segments.end(), segment) != unit.segments.end(); }
+bool holds(const UnitPlan& unit, SegmentId segment) {
+  return std::find(unit.segments.begin(), unit.segments.end(), segment) != unit.segments.end();
+}
 
 std::int32_t num_layers_in(const UnitPlan& unit, const Segments& segments) {
   std::vector<std::int32_t> layers;
   for (const SegmentId s : unit.segments)
-    if (const std::int32_t layer = segments.all[s.at()].layer; layer >= 0 && std::find(layers.begin(), layers.end(), layer) == layers.end()) layers.push_back(layer);
+    if (const std::int32_t layer = segments.all[s.at()].layer;
+        layer >= 0 && std::find(layers.begin(), layers.end(), layer) == layers.end())
+      layers.push_back(layer);
   return static_cast<std::int32_t>(layers.size());
 }
 
@@ -42,7 +46,8 @@ void project_units(const Plan& plan, const Segments& segments, Fsdp2Switches& sw
     switches.head = reshard_of(*head);
   }
   for (const UnitPlan& unit : plan.units) {
-    switches.layers_per_unit = std::max(switches.layers_per_unit, switches.wrap == Fsdp2Wrap::Root ? 1 : num_layers_in(unit, segments));
+    switches.layers_per_unit =
+        std::max(switches.layers_per_unit, switches.wrap == Fsdp2Wrap::Root ? 1 : num_layers_in(unit, segments));
     for (const SegmentId s : unit.segments) {
       const std::int32_t layer = segments.all[s.at()].layer;
       if (layer < 0) continue;
@@ -69,15 +74,19 @@ StockOptimizer optimizer_of(const OptimizerSpec& spec) {
   if (spec.name == "adamw" && spec.form == "fused") return StockOptimizer::FusedAdamW;
   if (spec.name == "adamw" && spec.form == "foreach") return StockOptimizer::ForeachAdamW;
   if (spec.name == "adamw" && spec.form == "loop") return StockOptimizer::LoopAdamW;
-  throw ConfigError(fmt::format("stock FSDP2 is not forecast with the optimizer {} in its {} form", spec.name, spec.form), "plan#/workload/optimizer",
-                    "adamw, fused, foreach or loop");
+  throw ConfigError(fmt::format("stock FSDP2 is not forecast with the optimizer {} in its {} form", spec.name, spec.form),
+                    "plan#/workload/optimizer", "adamw, fused, foreach or loop");
 }
 
 // Names and sizes for those who read the program; every parameter is cut by itself.
-std::vector<UnitLayout> layouts_of(const OpGraph& graph, const Segments& segments, const StockForward& forward, const Fsdp2Switches& switches) {
+std::vector<UnitLayout> layouts_of(const OpGraph& graph, const Segments& segments, const StockForward& forward,
+                                   const Fsdp2Switches& switches) {
   std::vector<UnitLayout> layouts;
   for (const Fsdp2Unit& unit : fsdp2_units(graph, forward, switches)) {
-    UnitLayout layout{.name = unit.name, .segments = {}, .groups = {}, .reshard_after_forward = unit.reshard.kind != ReshardAfterForward::Kind::Keep};
+    UnitLayout layout{.name = unit.name,
+                      .segments = {},
+                      .groups = {},
+                      .reshard_after_forward = unit.reshard.kind != ReshardAfterForward::Kind::Keep};
     for (const bool trainable : {true, false}) {
       FlatGroup group{.trainable = trainable};
       for (const ParameterId p : unit.parameters) {
@@ -93,7 +102,9 @@ std::vector<UnitLayout> layouts_of(const OpGraph& graph, const Segments& segment
     }
     for (std::size_t s = 0; s < segments.all.size(); ++s) {
       const std::vector<ParameterId>& read = segments.all[s].parameters;
-      if (std::any_of(read.begin(), read.end(), [&](ParameterId p) { return std::find(unit.parameters.begin(), unit.parameters.end(), p) != unit.parameters.end(); }))
+      if (std::any_of(read.begin(), read.end(), [&](ParameterId p) {
+            return std::find(unit.parameters.begin(), unit.parameters.end(), p) != unit.parameters.end();
+          }))
         layout.segments.emplace_back(static_cast<std::int64_t>(s));
     }
     layouts.push_back(std::move(layout));
@@ -107,7 +118,8 @@ Fsdp2Switches project_on_fsdp2(const Plan& plan, const Segments& segments) {
   if (plan.device != DeviceKind::Cuda)
     throw ConfigError("stock FSDP2 is forecast for CUDA devices only", "plan#/device", "plan for a GPU");
   if (plan.mesh.tp != 1)
-    throw ConfigError(fmt::format("stock FSDP2 is not forecast with a tensor-parallel degree of {}", plan.mesh.tp), "plan#/mesh", "tp 1");
+    throw ConfigError(fmt::format("stock FSDP2 is not forecast with a tensor-parallel degree of {}", plan.mesh.tp), "plan#/mesh",
+                      "tp 1");
   const Precision& precision = plan.workload.precision;
   Fsdp2Switches switches{.mesh = plan.mesh,
                          .param_dtype = precision.compute,
@@ -131,7 +143,8 @@ Lowered lower_fsdp2(const Plan& plan) {
   const Fsdp2Switches switches = project_on_fsdp2(plan, lowered.segments);
   lowered.units = layouts_of(*graph, lowered.segments, stock_forward(*graph), switches);
   lowered.places = parameter_places(*graph, lowered.units);
-  for (const Phase phase : {Phase::Step1, Phase::Step2}) lowered.phases.push_back(lower_fsdp2_step(*graph, lowered.segments, switches, phase).lowered);
+  for (const Phase phase : {Phase::Step1, Phase::Step2})
+    lowered.phases.push_back(lower_fsdp2_step(*graph, lowered.segments, switches, phase).lowered);
   return lowered;
 }
 

@@ -28,7 +28,8 @@ Fsdp2Step::Fsdp2Step(const OpGraph& graph, const Segments& segments, const Fsdp2
       builder_(phase, {.graph = graph, .segments = segments, .units = no_layouts_}, bodies_, switches.mesh, Labels::All),
       machine_(graph, units_, switches_, builder_) {
   if (is_chunked() && switches.wrap == Fsdp2Wrap::EmbedBlocksHead)
-    throw ConfigError("a head that is a unit of its own is resharded before the pieces of a chunked loss run again", "loss", "leave the head in the root unit");
+    throw ConfigError("a head that is a unit of its own is resharded before the pieces of a chunked loss run again", "loss",
+                      "leave the head in the root unit");
   for (std::vector<BufferId>& alive : alive_) alive.resize(graph.storages.size());
   find_checkpoints();
   find_deaths();
@@ -39,21 +40,25 @@ Fsdp2Step::Fsdp2Step(const OpGraph& graph, const Segments& segments, const Fsdp2
 
 // ---- what autograd keeps ----
 
-std::int32_t Fsdp2Step::layer_at(std::int32_t position) const { return graph_.op(forward_.order[static_cast<std::size_t>(position)]).layer; }
+std::int32_t Fsdp2Step::layer_at(std::int32_t position) const {
+  return graph_.op(forward_.order[static_cast<std::size_t>(position)]).layer;
+}
 
 bool Fsdp2Step::is_made_in(StorageId storage, std::int32_t layer) const {
   const OpId maker = graph_.storage(storage).made_by;
   return maker.is_set() && forward_.layers[static_cast<std::size_t>(layer)].contains(forward_.position[maker.at()]);
 }
 
-// A recompute stops when as many tensors are saved as forward saved: at the last op that saves one, before its kernel if it is an operand.
+// A recompute stops when as many tensors are saved as forward saved: at the last op that saves one, before its kernel if it is an
+// operand.
 void Fsdp2Step::find_checkpoints() {
   layers_.resize(forward_.layers.size());
   for (const BackwardStep& step : backward_.steps) {
     const std::int32_t index = layer_at(step.position);
     if (index < 0 || step.saved.empty()) continue;
     Layer& layer = layers_[static_cast<std::size_t>(index)];
-    layer.is_checkpointed = static_cast<std::size_t>(index) < switches_.checkpointed.size() && switches_.checkpointed[static_cast<std::size_t>(index)];
+    layer.is_checkpointed =
+        static_cast<std::size_t>(index) < switches_.checkpointed.size() && switches_.checkpointed[static_cast<std::size_t>(index)];
     layer.frame_end = layer.frame_end == kNever ? step.position : std::min(layer.frame_end, step.position);
     if (step.position < layer.stop) continue;
     bool saves_result = false;
@@ -73,8 +78,10 @@ void Fsdp2Step::find_deaths() {
     const std::int32_t layer = layer_at(step.position);
     const bool is_checkpointed = layer >= 0 && layers_[static_cast<std::size_t>(layer)].is_checkpointed;
     for (const StorageId storage : step.saved) {
-      if (is_checkpointed && is_made_in(storage, layer)) saved_until(storage, Again, step.position);
-      else if (!is_checkpointed) saved_until(storage, Made, step.position);
+      if (is_checkpointed && is_made_in(storage, layer))
+        saved_until(storage, Again, step.position);
+      else if (!is_checkpointed)
+        saved_until(storage, Made, step.position);
     }
   }
   // The arguments of a checkpointed layer stay until nothing of it is saved any more.
@@ -82,16 +89,20 @@ void Fsdp2Step::find_deaths() {
     if (!layers_[i].is_checkpointed) continue;
     for (std::int32_t p = forward_.layers[i].first; p < forward_.layers[i].end; ++p)
       for (const ValueId v : graph_.op(forward_.order[static_cast<std::size_t>(p)]).inputs)
-        if (v.is_set() && !is_made_in(graph_.value(v).storage, static_cast<std::int32_t>(i))) saved_until(graph_.value(v).storage, Made, layers_[i].frame_end);
+        if (v.is_set() && !is_made_in(graph_.value(v).storage, static_cast<std::int32_t>(i)))
+          saved_until(graph_.value(v).storage, Made, layers_[i].frame_end);
   }
   // Pieces of a chunked loss are checkpointed: their hidden states stay.
-  if (is_chunked()) saved_until(graph_.value(graph_.op(forward_.order[static_cast<std::size_t>(forward_.head.first)]).inputs[0]).storage, Made, forward_.head.first);
+  if (is_chunked())
+    saved_until(graph_.value(graph_.op(forward_.order[static_cast<std::size_t>(forward_.head.first)]).inputs[0]).storage, Made,
+                forward_.head.first);
   held_until_.resize(forward_.order.size());
   for (std::vector<std::vector<StorageId>>& list : let_go_) list.resize(forward_.order.size());
   for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
     const StorageId storage(static_cast<std::int64_t>(s));
     for (const Instance instance : {Made, Again})
-      if (last_saver_[instance][s] != kNever) let_go_[instance][static_cast<std::size_t>(last_saver_[instance][s])].push_back(storage);
+      if (last_saver_[instance][s] != kNever)
+        let_go_[instance][static_cast<std::size_t>(last_saver_[instance][s])].push_back(storage);
     if (forward_.holds[s].until >= 0) held_until_[static_cast<std::size_t>(forward_.holds[s].until)].push_back(storage);
   }
 }
@@ -111,8 +122,11 @@ bool Fsdp2Step::input_needs_gradient(const Fsdp2Unit& unit) const {
 void Fsdp2Step::enter(TaskKind kind, SegmentId segment) {
   if (in_task_ && task_kind_ == kind && task_segment_ == segment) return;
   leave();
-  const std::string_view verb = kind == TaskKind::Forward ? "forward of" : kind == TaskKind::Recompute ? "recompute of" : "backward of";
-  (void)builder_.begin({.kind = kind, .micro_step = micro_step_, .first = segment, .last = segment}, fmt::format("{} {}", verb, segments_.all[segment.at()].name));
+  const std::string_view verb = kind == TaskKind::Forward     ? "forward of"
+                                : kind == TaskKind::Recompute ? "recompute of"
+                                                              : "backward of";
+  (void)builder_.begin({.kind = kind, .micro_step = micro_step_, .first = segment, .last = segment},
+                       fmt::format("{} {}", verb, segments_.all[segment.at()].name));
   in_task_ = true;
   task_kind_ = kind;
   task_segment_ = segment;
@@ -124,20 +138,23 @@ void Fsdp2Step::leave() {
 }
 
 BufferId Fsdp2Step::temporary(std::int64_t bytes, std::string label, MemoryCategory category) {
-  return builder_.allocate({.bytes = bytes, .category = category, .pool = kComputeStream, .label = std::move(label)}, {.use = BufferUse::Temporary});
+  return builder_.allocate({.bytes = bytes, .category = category, .pool = kComputeStream, .label = std::move(label)},
+                           {.use = BufferUse::Temporary});
 }
 
 void Fsdp2Step::make(StorageId storage, Instance instance) {
   const Storage& made = graph_.storage(storage);
   if (made.bytes == 0 || alive_[instance][storage.at()].is_set()) return;
-  const std::string_view name = made.name < 0 ? std::string_view("value") : std::string_view(graph_.names[static_cast<std::size_t>(made.name)]);
+  const std::string_view name =
+      made.name < 0 ? std::string_view("value") : std::string_view(graph_.names[static_cast<std::size_t>(made.name)]);
   const Op& op = graph_.op(made.made_by);
-  alive_[instance][storage.at()] = builder_.allocate(
-      {.bytes = made.bytes,
-       .category = made.role == StorageRole::Gradient ? MemoryCategory::Temp : MemoryCategory::Activation,
-       .pool = kComputeStream,
-       .label = fmt::format("{} {} {}{}", segments_.all[op.segment.at()].name, name, op_kind_name(op.kind), instance == Again ? " again" : "")},
-      {.use = BufferUse::GraphStorage, .storage = storage});
+  alive_[instance][storage.at()] =
+      builder_.allocate({.bytes = made.bytes,
+                         .category = made.role == StorageRole::Gradient ? MemoryCategory::Temp : MemoryCategory::Activation,
+                         .pool = kComputeStream,
+                         .label = fmt::format("{} {} {}{}", segments_.all[op.segment.at()].name, name, op_kind_name(op.kind),
+                                              instance == Again ? " again" : "")},
+                        {.use = BufferUse::GraphStorage, .storage = storage});
 }
 
 void Fsdp2Step::drop(StorageId storage, Instance instance) {
@@ -155,7 +172,10 @@ void Fsdp2Step::run_op(OpId id, Instance instance) {
   const OpCost cost = op_cost(graph_, id);
   BufferId scratch;
   if (cost.scratch_bytes > 0)
-    scratch = builder_.allocate({.bytes = cost.scratch_bytes, .category = MemoryCategory::Workspace, .pool = kComputeStream, .label = fmt::format("inside {}", op_kind_name(op.kind))},
+    scratch = builder_.allocate({.bytes = cost.scratch_bytes,
+                                 .category = MemoryCategory::Workspace,
+                                 .pool = kComputeStream,
+                                 .label = fmt::format("inside {}", op_kind_name(op.kind))},
                                 {.use = BufferUse::Scratch});
   builder_.kernel(cost.work);
   if (scratch.is_set()) builder_.release(scratch);
@@ -169,25 +189,35 @@ void Fsdp2Step::place_residents() {
   for (std::size_t s = 0; s < graph_.storages.size(); ++s) {
     if (graph_.storages[s].role != StorageRole::Buffer) continue;
     for (int copy = 0; copy < 2; ++copy)
-      (void)builder_.resident({.bytes = graph_.storages[s].bytes, .category = MemoryCategory::Buffer, .pool = kComputeStream, .label = "constants"},
-                              {.use = BufferUse::ConstantBuffer, .storage = StorageId(static_cast<std::int64_t>(s))});
+      (void)builder_.resident(
+          {.bytes = graph_.storages[s].bytes, .category = MemoryCategory::Buffer, .pool = kComputeStream, .label = "constants"},
+          {.use = BufferUse::ConstantBuffer, .storage = StorageId(static_cast<std::int64_t>(s))});
   }
   // Ids and labels are one tensor; a padding mask has its shape.
   const std::int64_t ids = graph_.storage_of(graph_.ids).bytes;
   (void)builder_.resident({.bytes = ids, .category = MemoryCategory::Inputs, .pool = kComputeStream, .label = "ids"},
                           {.use = BufferUse::GraphStorage, .storage = graph_.value(graph_.ids).storage});
   if (graph_.kernels.padding_mask)
-    (void)builder_.resident({.bytes = ids, .category = MemoryCategory::Inputs, .pool = kComputeStream, .label = "attention mask"}, {.use = BufferUse::Temporary});
+    (void)builder_.resident({.bytes = ids, .category = MemoryCategory::Inputs, .pool = kComputeStream, .label = "attention mask"},
+                            {.use = BufferUse::Temporary});
   if (phase_ != Phase::Step2) return;
   for (const ParameterId p : trained())
-    for (const BufferUse use : optimizer_states(switches_.optimizer)) (void)builder_.resident(state_buffer(p, use), {.use = use, .parameter = p});
+    for (const BufferUse use : optimizer_states(switches_.optimizer))
+      (void)builder_.resident(state_buffer(p, use), {.use = use, .parameter = p});
   // The caller still holds the loss of the step before, and its outputs.
-  loss_ = builder_.resident({.bytes = kScalarBytes, .category = MemoryCategory::Activation, .pool = kComputeStream, .label = "loss"}, {.use = BufferUse::Temporary});
+  loss_ =
+      builder_.resident({.bytes = kScalarBytes, .category = MemoryCategory::Activation, .pool = kComputeStream, .label = "loss"},
+                        {.use = BufferUse::Temporary});
   if (!switches_.keeps_outputs || is_chunked()) return;
-  kept_logits_ = builder_.resident({.bytes = graph_.storage_of(graph_.logits).bytes, .category = MemoryCategory::Activation, .pool = kComputeStream, .label = "logits of the outputs"},
+  kept_logits_ = builder_.resident({.bytes = graph_.storage_of(graph_.logits).bytes,
+                                    .category = MemoryCategory::Activation,
+                                    .pool = kComputeStream,
+                                    .label = "logits of the outputs"},
                                    {.use = BufferUse::Temporary});
   if (switches_.micro_steps > 1)
-    kept_loss_ = builder_.resident({.bytes = kScalarBytes, .category = MemoryCategory::Activation, .pool = kComputeStream, .label = "loss of the outputs"}, {.use = BufferUse::Temporary});
+    kept_loss_ = builder_.resident(
+        {.bytes = kScalarBytes, .category = MemoryCategory::Activation, .pool = kComputeStream, .label = "loss of the outputs"},
+        {.use = BufferUse::Temporary});
 }
 
 Fsdp2Program Fsdp2Step::run() {
@@ -208,7 +238,8 @@ Fsdp2Program Fsdp2Step::run() {
 
 void Fsdp2Step::release_held(std::int32_t position, bool after_module) {
   for (const StorageId storage : held_until_[static_cast<std::size_t>(position)]) {
-    const bool is_kept = last_saver_[Made][storage.at()] != kNever || storage == graph_.value(graph_.loss).storage || storage == graph_.value(graph_.logits).storage;
+    const bool is_kept = last_saver_[Made][storage.at()] != kNever || storage == graph_.value(graph_.loss).storage ||
+                         storage == graph_.value(graph_.logits).storage;
     if (!is_kept && forward_.holds[storage.at()].after_module == after_module) drop(storage, Made);
   }
 }
@@ -266,17 +297,25 @@ void Fsdp2Step::drop_output() {
   // `loss` still names the scalar of the micro-step before, until the new one is assigned.
   if (loss_.is_set()) builder_.release(std::exchange(loss_, {}));
   if (last_saver_[Made][logits.at()] == kNever) {
-    if (switches_.keeps_outputs && !is_chunked()) kept_logits_ = std::exchange(alive_[Made][logits.at()], {});
-    else drop(logits, Made);
+    if (switches_.keeps_outputs && !is_chunked())
+      kept_logits_ = std::exchange(alive_[Made][logits.at()], {});
+    else
+      drop(logits, Made);
   }
   if (switches_.micro_steps == 1) {
     loss_ = std::exchange(alive_[Made][loss.at()], {});
     return;
   }
   loss_ = temporary(kScalarBytes, "loss divided by the micro-steps");
-  builder_.kernel({.compute = ComputeClass::Elementwise, .dtype = DType::F32, .flops = 1, .read_bytes = kScalarBytes, .written_bytes = kScalarBytes});
-  if (switches_.keeps_outputs && !is_chunked()) kept_loss_ = std::exchange(alive_[Made][loss.at()], {});
-  else drop(loss, Made);
+  builder_.kernel({.compute = ComputeClass::Elementwise,
+                   .dtype = DType::F32,
+                   .flops = 1,
+                   .read_bytes = kScalarBytes,
+                   .written_bytes = kScalarBytes});
+  if (switches_.keeps_outputs && !is_chunked())
+    kept_loss_ = std::exchange(alive_[Made][loss.at()], {});
+  else
+    drop(loss, Made);
 }
 
 void Fsdp2Step::recompute(std::int32_t index) {
@@ -312,7 +351,8 @@ void Fsdp2Step::step(const BackwardStep& step) {
     const Op& op = graph_.op(id);
     if (op.kind != OpKind::SumLast && op.kind != OpKind::SumLeading) continue;
     const StorageId operand = graph_.value(op.inputs[0]).storage;
-    const bool is_own = std::any_of(step.ops.begin(), step.ops.end(), [&](OpId other) { return graph_.storage(operand).made_by == other; });
+    const bool is_own =
+        std::any_of(step.ops.begin(), step.ops.end(), [&](OpId other) { return graph_.storage(operand).made_by == other; });
     if (is_own && std::find(step.dies.begin(), step.dies.end(), operand) != step.dies.end()) drop(operand, Made);
   }
   for (const StorageId storage : step.dies) drop(storage, Made);
@@ -348,15 +388,18 @@ void Fsdp2Step::sum_of_uses(ParameterId parameter, StorageId storage) {
     builder_.kernel({.compute = ComputeClass::Elementwise});
     builder_.release(std::exchange(gradient, std::exchange(waiting, {})));
   } else if (waiting.is_set()) {
-    const BufferId sum = builder_.allocate(builder_.program().buffers[gradient.at()], {.use = BufferUse::FullGrad, .parameter = parameter});
+    const BufferId sum =
+        builder_.allocate(builder_.program().buffers[gradient.at()], {.use = BufferUse::FullGrad, .parameter = parameter});
     builder_.kernel({.compute = ComputeClass::Elementwise});
     builder_.release(waiting);
     builder_.release(gradient);
     waiting = {};
     gradient = sum;
   }
-  if (is_last) machine_.hand_over(parameter, gradient);
-  else waiting = gradient;
+  if (is_last)
+    machine_.hand_over(parameter, gradient);
+  else
+    waiting = gradient;
 }
 
 void Fsdp2Step::backward() {
@@ -387,7 +430,8 @@ void Fsdp2Step::backward() {
       unit_stage_[u] = 1;
     }
     const std::int32_t layer = layer_at(next.position);
-    if (layer >= 0 && layers_[static_cast<std::size_t>(layer)].is_checkpointed && !again[static_cast<std::size_t>(layer)] && !next.saved.empty()) {
+    if (layer >= 0 && layers_[static_cast<std::size_t>(layer)].is_checkpointed && !again[static_cast<std::size_t>(layer)] &&
+        !next.saved.empty()) {
       recompute(layer);
       again[static_cast<std::size_t>(layer)] = true;
     }

@@ -23,9 +23,9 @@ class Fsdp2Step {
   enum Instance : std::size_t { Made = 0, Again = 1 };  // by the forward pass, by a recompute
 
   struct Layer {
-    bool is_checkpointed = false;         // and a gradient flows through it
-    std::int32_t stop = kNever;           // first position that its recompute no longer runs
-    std::int32_t frame_end = kNever;      // position of the last node that saved something of it
+    bool is_checkpointed = false;     // and a gradient flows through it
+    std::int32_t stop = kNever;       // first position that its recompute no longer runs
+    std::int32_t frame_end = kNever;  // position of the last node that saved something of it
   };
 
   // What autograd keeps, before anything is emitted.
@@ -87,14 +87,14 @@ class Fsdp2Step {
   Fsdp2Program result_;
 
   std::vector<Layer> layers_;
-  std::vector<std::int32_t> last_saver_[2];            // by StorageId, of each instance: position of the node that lets it go last
-  std::vector<std::vector<StorageId>> let_go_[2];      // by position
-  std::vector<std::vector<StorageId>> held_until_;     // by position: storages that no frame holds behind it
-  std::vector<std::int32_t> uses_of_;                  // by ParameterId: contributions in one backward
+  std::vector<std::int32_t> last_saver_[2];         // by StorageId, of each instance: position of the node that lets it go last
+  std::vector<std::vector<StorageId>> let_go_[2];   // by position
+  std::vector<std::vector<StorageId>> held_until_;  // by position: storages that no frame holds behind it
+  std::vector<std::int32_t> uses_of_;               // by ParameterId: contributions in one backward
   std::vector<std::int32_t> uses_seen_;
-  std::vector<BufferId> waiting_use_;                  // by ParameterId: sum of the uses so far
-  std::vector<BufferId> alive_[2];                     // by StorageId
-  std::vector<std::int32_t> unit_stage_;               // in backward: 0 not reached, 1 gathered, 2 done
+  std::vector<BufferId> waiting_use_;     // by ParameterId: sum of the uses so far
+  std::vector<BufferId> alive_[2];        // by StorageId
+  std::vector<std::int32_t> unit_stage_;  // in backward: 0 not reached, 1 gathered, 2 done
   BufferId positions_, piece_labels_, loss_, kept_loss_, kept_logits_;
   std::int32_t micro_step_ = 0;
   bool in_task_ = false;

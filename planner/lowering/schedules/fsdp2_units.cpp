@@ -41,8 +41,11 @@ class Wrapping {
   void add_layers(std::size_t in_one_unit) {
     for (std::size_t first = 0; first < forward_.layers.size(); first += in_one_unit) {
       const std::size_t end = std::min(first + in_one_unit, forward_.layers.size());
-      add("layers." + std::to_string(first), {forward_.layers[first].first, forward_.layers[end - 1].end}, first < switches_.by_layer.size() ? switches_.by_layer[first] : switches_.inner);
-      claim([&](const Parameter& p) { return p.layer >= static_cast<std::int32_t>(first) && p.layer < static_cast<std::int32_t>(end); });
+      add("layers." + std::to_string(first), {forward_.layers[first].first, forward_.layers[end - 1].end},
+          first < switches_.by_layer.size() ? switches_.by_layer[first] : switches_.inner);
+      claim([&](const Parameter& p) {
+        return p.layer >= static_cast<std::int32_t>(first) && p.layer < static_cast<std::int32_t>(end);
+      });
     }
   }
 

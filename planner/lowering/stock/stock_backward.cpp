@@ -14,7 +14,8 @@ class Engine {
   Engine(const OpGraph& graph, const StockForward& forward) : graph_(graph), forward_(forward) {}
 
   StockBackward run() {
-    for (std::size_t i = static_cast<std::size_t>(graph_.num_forward_ops); i < graph_.ops.size(); ++i) add(OpId(static_cast<std::int64_t>(i)));
+    for (std::size_t i = static_cast<std::size_t>(graph_.num_forward_ops); i < graph_.ops.size(); ++i)
+      add(OpId(static_cast<std::int64_t>(i)));
     for (BackwardStep& step : result_.steps) finish(step);
     find_deaths();
     return std::move(result_);
@@ -34,7 +35,8 @@ class Engine {
       return;
     }
     const bool is_sum = op.kind == OpKind::Add;
-    const bool continues = !is_sum && !result_.steps.empty() && result_.steps.back().forward == op.forward && !is_add(result_.steps.back());
+    const bool continues =
+        !is_sum && !result_.steps.empty() && result_.steps.back().forward == op.forward && !is_add(result_.steps.back());
     // What a node makes after a sum of one of its results still belongs to the node: the sum waits until the node has returned.
     if (!continues && !is_sum) {
       for (std::size_t s = result_.steps.size(); s-- > 0 && result_.steps[s].forward == op.forward;) {
@@ -51,7 +53,9 @@ class Engine {
     result_.steps.back().ops.push_back(id);
   }
 
-  [[nodiscard]] bool is_add(const BackwardStep& step) const { return step.ops.size() == 1 && graph_.op(step.ops.front()).kind == OpKind::Add; }
+  [[nodiscard]] bool is_add(const BackwardStep& step) const {
+    return step.ops.size() == 1 && graph_.op(step.ops.front()).kind == OpKind::Add;
+  }
 
   void finish(BackwardStep& step) {
     std::stable_partition(step.ops.begin(), step.ops.end(), [&](OpId id) { return !is_reduction(graph_.op(id).kind); });

@@ -60,7 +60,8 @@ class Frames {
     for (std::int32_t p = 0; p < size(); ++p) {
       const std::int32_t layer = op_at(p).layer;
       if (layer < 0) continue;
-      if (static_cast<std::size_t>(layer) >= result_.layers.size()) result_.layers.resize(static_cast<std::size_t>(layer) + 1, {p, p});
+      if (static_cast<std::size_t>(layer) >= result_.layers.size())
+        result_.layers.resize(static_cast<std::size_t>(layer) + 1, {p, p});
       result_.layers[static_cast<std::size_t>(layer)].end = p + 1;
       body_end = p + 1;
     }
@@ -103,8 +104,10 @@ class Frames {
 
   void hold(StorageId storage, std::int32_t until, bool after_module = false) {
     Hold& hold = result_.holds[storage.at()];
-    if (until > hold.until) hold = {until, after_module};
-    else if (until == hold.until) hold.after_module = hold.after_module || after_module;
+    if (until > hold.until)
+      hold = {until, after_module};
+    else if (until == hold.until)
+      hold.after_module = hold.after_module || after_module;
   }
 
   void read(StorageId storage, std::int32_t p) {
@@ -126,7 +129,8 @@ class Frames {
     if (rotary.contains(p) && !rotary.contains(made)) hold(storage, rotary.end - 1);
     if (child_of_layer(name).empty()) return;
     const PositionRange child = child_range(p);
-    // What enters the module, and what the core of an attention module (ops under the module's bare name) takes from the rest of it.
+    // What enters the module, and what the core of an attention module (ops under the module's bare name) takes from the rest of
+    // it.
     const bool enters = !child.contains(made);
     const bool enters_core = graph_.name_of(op_at(made)) != name && name.find('.') == std::string_view::npos;
     if (enters || enters_core) hold(storage, child.end - 1);
@@ -178,13 +182,15 @@ class Frames {
   }
 
   [[nodiscard]] std::int32_t size() const { return static_cast<std::int32_t>(result_.order.size()); }
-  [[nodiscard]] const Op& op_at(std::int32_t position) const { return graph_.op(result_.order[static_cast<std::size_t>(position)]); }
+  [[nodiscard]] const Op& op_at(std::int32_t position) const {
+    return graph_.op(result_.order[static_cast<std::size_t>(position)]);
+  }
   [[nodiscard]] std::int32_t position_of(OpId op) const { return result_.position[op.at()]; }
 
   const OpGraph& graph_;
   StockForward result_;
-  std::vector<PositionRange> in_rotary_;       // by layer
-  std::vector<std::vector<Child>> children_;   // by layer
+  std::vector<PositionRange> in_rotary_;      // by layer
+  std::vector<std::vector<Child>> children_;  // by layer
 };
 
 }  // namespace

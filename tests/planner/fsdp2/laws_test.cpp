@@ -93,15 +93,23 @@ TEST(Fsdp2Laws, TheLastGradientOutlivesThePacking) {
   const StepProgram program = lower_fsdp2_step(s.graph, s.segments, four_ranks(), Phase::Step2).lowered.program;
   const std::vector<Moment> all = moments(program);
   const auto in_layer = [](const Parameter& p) { return p.layer == 1; };
-  EXPECT_EQ(moment_of(all, "packing of gradients of layers.1").level[MemoryCategory::ReduceScatter], bytes_of(s.graph, DType::F32, in_layer));
-  const auto packing = std::find_if(program.tasks.begin(), program.tasks.end(), [](const Task& t) { return t.label == "packing of gradients of layers.1"; });
+  EXPECT_EQ(moment_of(all, "packing of gradients of layers.1").level[MemoryCategory::ReduceScatter],
+            bytes_of(s.graph, DType::F32, in_layer));
+  const auto packing = std::find_if(program.tasks.begin(), program.tasks.end(),
+                                    [](const Task& t) { return t.label == "packing of gradients of layers.1"; });
   const auto reduction = packing + 1;
   ASSERT_EQ(reduction->label, "reduce-scatter of layers.1");
-  const auto num_layer_parameters = static_cast<std::int64_t>(std::count_if(s.graph.table.parameters.begin(), s.graph.table.parameters.end(), in_layer));
-  EXPECT_EQ(std::count_if(packing->effects.begin(), packing->effects.end(), [](const Effect& e) { return e.kind == EffectKind::Free; }), num_layer_parameters - 1);
+  const auto num_layer_parameters =
+      static_cast<std::int64_t>(std::count_if(s.graph.table.parameters.begin(), s.graph.table.parameters.end(), in_layer));
+  EXPECT_EQ(
+      std::count_if(packing->effects.begin(), packing->effects.end(), [](const Effect& e) { return e.kind == EffectKind::Free; }),
+      num_layer_parameters - 1);
   // The last parameter of a layer is its second norm.
-  ASSERT_EQ(std::count_if(reduction->effects.begin(), reduction->effects.end(), [](const Effect& e) { return e.kind == EffectKind::Free; }), 1);
-  const auto freed = std::find_if(reduction->effects.begin(), reduction->effects.end(), [](const Effect& e) { return e.kind == EffectKind::Free; });
+  ASSERT_EQ(std::count_if(reduction->effects.begin(), reduction->effects.end(),
+                          [](const Effect& e) { return e.kind == EffectKind::Free; }),
+            1);
+  const auto freed = std::find_if(reduction->effects.begin(), reduction->effects.end(),
+                                  [](const Effect& e) { return e.kind == EffectKind::Free; });
   EXPECT_EQ(program.buffers[freed->buffer.at()].bytes, 32 * element_bytes(DType::BF16));
 }
 
@@ -116,7 +124,8 @@ TEST(Fsdp2Laws, WithoutReductionWholeGradientsStayInTheReduceDtype) {
   const StepProgram& program = step.lowered.program;
   for (std::int32_t t = 0; t <= step.after_backward[0].value; ++t)
     for (const Effect& e : program.tasks[static_cast<std::size_t>(t)].effects)
-      level[program.buffers[e.buffer.at()].category] += (e.kind == EffectKind::Allocate ? 1 : -1) * program.buffers[e.buffer.at()].bytes;
+      level[program.buffers[e.buffer.at()].category] +=
+          (e.kind == EffectKind::Allocate ? 1 : -1) * program.buffers[e.buffer.at()].bytes;
   EXPECT_EQ(level[MemoryCategory::UnshardedGrad], bytes_of(s.graph, DType::F32, [](const Parameter&) { return true; }));
   EXPECT_EQ(level[MemoryCategory::ShardedGrad], 0);
 }
@@ -148,7 +157,8 @@ TEST(Fsdp2Laws, StatesFollowTheValidRowsOfARank) {
     for (const BufferId id : program.resident)
       if (program.buffers[id.at()].category == MemoryCategory::OptState) over_ranks += program.buffers[id.at()].bytes;
   }
-  EXPECT_EQ(over_ranks, bytes_of(s.graph, DType::F32, [](const Parameter&) { return true; }) * 2 + 4 * num_parameters * element_bytes(DType::F32));
+  EXPECT_EQ(over_ranks, bytes_of(s.graph, DType::F32, [](const Parameter&) { return true; }) * 2 +
+                            4 * num_parameters * element_bytes(DType::F32));
 }
 
 // 12 B per logit at the start of backward (log-probabilities, incoming gradient, result), for the tokens of one piece only.
@@ -161,10 +171,12 @@ TEST(Fsdp2Laws, AChunkedLossHoldsTheLogitsOfOnePiece) {
     switches.chunk_tokens = chunk;
     std::int64_t highest = 0;
     for (const Moment& m : moments(lower_fsdp2_step(frozen.graph, frozen.segments, switches, Phase::Step2).lowered.program))
-      if (m.task == "backward of head") highest = std::max(highest, m.level[MemoryCategory::Temp] + m.level[MemoryCategory::Activation]);
+      if (m.task == "backward of head")
+        highest = std::max(highest, m.level[MemoryCategory::Temp] + m.level[MemoryCategory::Activation]);
     return highest;
   };
-  // 8 B of gradients and 4 B of log-probabilities a logit; half the tokens, half of that, and the first piece's gradient of hidden states.
+  // 8 B of gradients and 4 B of log-probabilities a logit; half the tokens, half of that, and the first piece's gradient of hidden
+  // states.
   EXPECT_GE(peak(tokens), 12 * tokens * vocabulary);
   EXPECT_EQ(peak(tokens) - peak(tokens / 2), 6 * tokens * vocabulary - tokens / 2 * 8 * element_bytes(DType::BF16));
 }
@@ -176,19 +188,21 @@ std::multiset<std::string> left_over(const StepProgram& program) {
     for (const Effect& e : task.effects) alive[e.buffer.at()] = e.kind == EffectKind::Allocate;
   std::multiset<std::string> result;
   for (std::size_t b = 0; b < alive.size(); ++b)
-    if (alive[b]) result.insert(std::string(category_name(program.buffers[b].category)) + " " + std::to_string(program.buffers[b].bytes));
+    if (alive[b])
+      result.insert(std::string(category_name(program.buffers[b].category)) + " " + std::to_string(program.buffers[b].bytes));
   return result;
 }
 
 std::multiset<std::string> residents(const StepProgram& program) {
   std::multiset<std::string> result;
   for (const BufferId id : program.resident)
-    result.insert(std::string(category_name(program.buffers[id.at()].category)) + " " + std::to_string(program.buffers[id.at()].bytes));
+    result.insert(std::string(category_name(program.buffers[id.at()].category)) + " " +
+                  std::to_string(program.buffers[id.at()].bytes));
   return result;
 }
 
-// Whatever the plan: the projection lowers to lawful programs, step 1 leaves exactly what step 2 finds, step 2 leaves what it found, and
-// the allocator can replay them.
+// Whatever the plan: the projection lowers to lawful programs, step 1 leaves exactly what step 2 finds, step 2 leaves what it
+// found, and the allocator can replay them.
 RC_GTEST_PROP(Fsdp2Properties, ProjectedPlansAreLawfulAndLeakNothing, ()) {
   TinyJob job = *any_job();
   job.device = DeviceKind::Cuda;
@@ -231,10 +245,12 @@ RC_GTEST_PROP(Fsdp2Properties, AddingInPlaceNeverNeedsMore, ()) {
   const TinyCase tiny = tiny_case(job, *any_choice());
   const Lowered lowered = lower_fsdp2(tiny.plan);
   Fsdp2Switches switches = project_on_fsdp2(tiny.plan, lowered.segments);
-  const std::int64_t in_place = count_memory(lower_fsdp2_step(*lowered.graph, lowered.segments, switches, Phase::Step2).lowered.program).peak_bytes;
+  const std::int64_t in_place =
+      count_memory(lower_fsdp2_step(*lowered.graph, lowered.segments, switches, Phase::Step2).lowered.program).peak_bytes;
   RC_ASSERT(in_place == count_memory(lowered.phases[1].program).peak_bytes);
   switches.adds_in_place = false;
-  RC_ASSERT(in_place <= count_memory(lower_fsdp2_step(*lowered.graph, lowered.segments, switches, Phase::Step2).lowered.program).peak_bytes);
+  RC_ASSERT(in_place <=
+            count_memory(lower_fsdp2_step(*lowered.graph, lowered.segments, switches, Phase::Step2).lowered.program).peak_bytes);
 }
 
 TEST(Fsdp2Projection, WordsOfAPlanBecomeSwitches) {
@@ -272,7 +288,8 @@ TEST(Fsdp2Projection, WhatStockCodeHasNotIsRefusedWordByWord) {
   TinyCase other = tiny_case({.device = DeviceKind::Cuda}, {});
   other.plan.workload.optimizer.form = "8bit";
   EXPECT_EQ(thrown<ConfigError>([&] { (void)project_on_fsdp2(other.plan, other.segments); }),
-            "stock FSDP2 is not forecast with the optimizer adamw in its 8bit form\n  at: plan#/workload/optimizer\n  try: adamw, fused, foreach or loop");
+            "stock FSDP2 is not forecast with the optimizer adamw in its 8bit form\n  at: plan#/workload/optimizer\n  try: adamw, "
+            "fused, foreach or loop");
 }
 
 }  // namespace

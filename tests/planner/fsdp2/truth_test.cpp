@@ -21,7 +21,8 @@ TEST(Fsdp2Truth, EveryTotalAndCategoryEqualsPyTorchsTracker) {
   ASSERT_EQ(reports.size(), 1U);
   EXPECT_TRUE(reports[0].missing.empty()) << reports[0].missing.dump();
   EXPECT_EQ(reports[0].predictions.size(), json_from_file(kTruth).at("cases").size());
-  // A case has a creation, and in each step at least a forward, a backward, an optimizer, a zeroing, three phase peaks and the peak.
+  // A case has a creation, and in each step at least a forward, a backward, an optimizer, a zeroing, three phase peaks and the
+  // peak.
   EXPECT_GE(reports[0].rows.size(), reports[0].predictions.size() * 17);
   for (const ValidationRow& row : reports[0].rows) {
     EXPECT_EQ(row.predicted, row.truth) << row.id << " " << row.figure;
@@ -33,7 +34,8 @@ TEST(Fsdp2Truth, AChangedTruthIsNoticed) {
   nlohmann::ordered_json document = json_from_file(kTruth);
   nlohmann::ordered_json one = document["cases"][0];
   nlohmann::ordered_json& snapshot = one["expected"]["steps"][1]["after_optimizer"];
-  const auto total = snapshot["total_bytes"].get<std::int64_t>(), states = snapshot["by_category_bytes"]["OptState"].get<std::int64_t>();
+  const auto total = snapshot["total_bytes"].get<std::int64_t>(),
+             states = snapshot["by_category_bytes"]["OptState"].get<std::int64_t>();
   snapshot["total_bytes"] = total + 512;
   snapshot["by_category_bytes"]["OptState"] = states + 512;
   document["cases"] = nlohmann::ordered_json::array({one});
@@ -47,7 +49,8 @@ TEST(Fsdp2Truth, AChangedTruthIsNoticed) {
   ASSERT_EQ(wrong.size(), 1U);
   EXPECT_EQ(wrong[0].figure, "step 2 after_optimizer");
   EXPECT_EQ(wrong[0].predicted, static_cast<double>(total));
-  EXPECT_EQ(wrong[0].differs, (std::vector<std::string>{"step 2 after_optimizer OptState: " + std::to_string(states) + ", not " + std::to_string(states + 512)}));
+  EXPECT_EQ(wrong[0].differs, (std::vector<std::string>{"step 2 after_optimizer OptState: " + std::to_string(states) + ", not " +
+                                                        std::to_string(states + 512)}));
 }
 
 }  // namespace
