@@ -3,6 +3,8 @@
 #include <ATen/ops/_to_copy.h>
 #include <ATen/ops/from_blob.h>
 #include <ATen/ops/linalg_vector_norm.h>
+#include <c10/util/BFloat16.h>
+#include <c10/util/Half.h>
 
 #include <cmath>
 
@@ -62,12 +64,22 @@ double gradient_norm(RankState& state, const std::vector<UnitLayout>& units, con
 }
 
 void scale_gradients(RankState& state, const std::vector<UnitLayout>& units, double factor) {
-  float scale = static_cast<float>(factor);
-  const at::Tensor on_host =
-      at::from_blob(&scale, {}, at::kFloat);  // a number operand would be allocated as a tensor in every call
-  for (std::size_t u = 0; u < units.size(); ++u)
-    for (std::size_t g = 0; g < units[u].groups.size(); ++g)
-      if (units[u].groups[g].trainable) state.units[u][g].gradient().flat.mul_(on_host);
+  // On the host and in the gradients' dtype: a number, or a tensor to be cast, would be allocated in every call.
+  float wide = static_cast<float>(factor);
+  c10::BFloat16 bf16 = wide;
+  c10::Half half = wide;
+  const auto in_dtype_of = [&](const at::Tensor& gradient) {
+    const at::ScalarType dtype = gradient.scalar_type();
+    void* const number = dtype == at::kBFloat16 ? static_cast<void*>(&bf16) : dtype == at::kHalf ? static_cast<void*>(&half) : &wide;
+    return at::from_blob(number, {}, dtype);
+  };
+  for (std::size_t u = 0; u < units.size(); ++u) {
+    for (std::size_t g = 0; g < units[u].groups.size(); ++g) {
+      if (!units[u].groups[g].trainable) continue;
+      const at::Tensor& gradient = state.units[u][g].gradient().flat;
+      gradient.mul_(in_dtype_of(gradient));
+    }
+  }
 }
 
 }  // namespace shardplan

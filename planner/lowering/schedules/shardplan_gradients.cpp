@@ -136,15 +136,8 @@ void ShardplanSchedule::emit_gradient_norm() {
 void ShardplanSchedule::emit_clip() {
   sink_->begin({.kind = TaskKind::ClipGrad, .micro_step = input_->grad_accum - 1});
   for (std::int32_t u = 0; u < num_units(); ++u) {
-    const FlatGroup* group = trainable_group(UnitId(u));
-    if (group == nullptr) continue;
-    // The CPU kernel casts the fp32 factor to the gradients' dtype.
-    const bool casts = input_->device == DeviceKind::Cpu && input_->precision.stored != DType::F32;
-    const BufferKey factor = unit_buffer(BufferUse::Scratch, UnitId(u), 0);
-    const std::int64_t factor_bytes = element_bytes(input_->precision.stored);
-    if (casts) sink_->allocate(factor, factor_bytes, MemoryCategory::Temp);
-    sink_->kernel(pointwise_work(input_->precision.stored, group->stretch_numel, stored_bytes(*group), stored_bytes(*group)));
-    if (casts) sink_->release(factor, factor_bytes);
+    if (const FlatGroup* group = trainable_group(UnitId(u)))
+      sink_->kernel(pointwise_work(input_->precision.stored, group->stretch_numel, stored_bytes(*group), stored_bytes(*group)));
   }
   sink_->end();
 }
