@@ -44,7 +44,8 @@ std::optional<Given> given_from(JsonReader& reader, const FlagRow& row, const st
   // A path that exists beside the file is meant that way; an alias or an id has no such file.
   if (row.name == "model" || row.name == "hardware") {
     const std::filesystem::path beside = file.parent_path() / given.values.front();
-    if (std::filesystem::exists(beside)) given.values.front() = beside.string();
+    std::error_code unreadable;
+    if (std::filesystem::exists(beside, unreadable)) given.values.front() = beside.string();
   }
   return given;
 }

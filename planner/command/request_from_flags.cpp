@@ -30,9 +30,11 @@ std::int64_t integer_from(const CommandLine& line, const std::string& flag, std:
   if (problem != std::errc{} || end != text.data() + text.size())
     refuse(line, flag, fmt::format("expected a whole number, found '{}'", text));
   if (number < least || number > most) {
+    const bool states_both = most != INT64_MAX && most != INT32_MAX;
     refuse(line, flag,
-           most == INT64_MAX || most == INT32_MAX ? fmt::format("expected at least {}, found {}", least, number)
-                                                  : fmt::format("expected {} to {}, found {}", least, most, number));
+           states_both      ? fmt::format("expected {} to {}, found {}", least, most, number)
+           : number < least ? fmt::format("expected at least {}, found {}", least, number)
+                            : fmt::format("expected at most {}, found {}", most, number));
   }
   return number;
 }
@@ -256,7 +258,8 @@ HardwareSpec hardware_from_flags(const CommandLine& line, const std::filesystem:
   const std::string named = line.value("hardware").value_or(otherwise);
   if (named == "local-cpu") return local_cpu_hardware();
   if (named == "local") return local_hardware(configs / "hardware");
-  if (std::filesystem::exists(named)) return hardware_from_file(named);
+  std::error_code unreadable;  // a name too long to be a file's is no file
+  if (std::filesystem::exists(named, unreadable)) return hardware_from_file(named);
   return hardware_by_id(configs / "hardware", named);
 }
 
