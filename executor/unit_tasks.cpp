@@ -70,7 +70,9 @@ void scale_gradients(RankState& state, const std::vector<UnitLayout>& units, dou
   c10::Half half = wide;
   const auto in_dtype_of = [&](const at::Tensor& gradient) {
     const at::ScalarType dtype = gradient.scalar_type();
-    void* const number = dtype == at::kBFloat16 ? static_cast<void*>(&bf16) : dtype == at::kHalf ? static_cast<void*>(&half) : &wide;
+    void* const number = dtype == at::kBFloat16 ? static_cast<void*>(&bf16)
+                         : dtype == at::kHalf   ? static_cast<void*>(&half)
+                                                : &wide;
     return at::from_blob(number, {}, dtype);
   };
   for (std::size_t u = 0; u < units.size(); ++u) {

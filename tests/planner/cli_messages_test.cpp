@@ -86,7 +86,8 @@ TEST(Values, ThatAreNone) {
   EXPECT_EQ(answer_to(llama({"--seq-len", "2048.5"})), "2: expected a whole number, found '2048.5'\n  at: --seq-len");
   EXPECT_EQ(answer_to(llama({"--seq-len", "0"})), "2: expected 1 to 16777216, found 0\n  at: --seq-len");
   EXPECT_EQ(answer_to(llama({"--micro-batch", "-1"})), "2: expected at least 1, found -1\n  at: --micro-batch");
-  EXPECT_EQ(answer_to(llama({"--micro-batch", "2147483648"})), "2: expected at most 2147483647, found 2147483648\n  at: --micro-batch");
+  EXPECT_EQ(answer_to(llama({"--micro-batch", "2147483648"})),
+            "2: expected at most 2147483647, found 2147483648\n  at: --micro-batch");
   const std::string endless(5000, 'a');
   EXPECT_TRUE(answer_to(llama({"--hardware", endless})).starts_with("2: no hardware is called \"" + endless + "\""));
   EXPECT_EQ(answer_to(llama({"--prefetch", "3"})), "2: expected 0 to 2, found 3\n  at: --prefetch");
