@@ -111,6 +111,11 @@ void install_counting_allocator() {
   c10::SetAllocator(c10::DeviceType::CPU, &allocator, /*priority=*/1);
 }
 
+void return_freed_pages() {
+  mallopt(M_MMAP_THRESHOLD, 1 << 20);  // set, it no longer moves up with the blocks that are freed
+  mallopt(M_TRIM_THRESHOLD, 1 << 20);
+}
+
 void recycle_freed_pages() {
   mallopt(M_MMAP_THRESHOLD, 1 << 30);
   mallopt(M_TRIM_THRESHOLD, -1);

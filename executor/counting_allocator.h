@@ -27,6 +27,10 @@ void install_counting_allocator();
 // over, and fresh pages cost more than most pointwise kernels. Resident memory then stays at its highest level.
 void recycle_freed_pages();
 
+// The opposite: a block of a mebibyte or more is a mapping of its own and goes back to the system when it is freed. For loading,
+// where what a rank's memory grows by is promised.
+void return_freed_pages();
+
 class CountingMeter final : public MemoryMeter {
  public:
   [[nodiscard]] MemoryReading read() const override;

@@ -247,6 +247,7 @@ StepBatch TrainingRun::batch_of(const Samples& samples, SampleOrder& order, std:
 }
 
 bool TrainingRun::train() {
+  if (plan_.device == DeviceKind::Cpu) recycle_freed_pages();
   ProgramRunner step1(plan_, lowered_, Phase::Step1, *state_), step2(plan_, lowered_, Phase::Step2, *state_);
   const double flops = model_flops(find_phase(lowered_, Phase::Step2)->program);
   const auto peak = request_.hardware.peak_flops_per_second.find(plan_.workload.precision.compute);
@@ -404,7 +405,7 @@ int run_rank(const RunRequest& request, const RankPlace& place) {
   at::set_num_threads(request.plan.kernels.threads);
   if (request.plan.device == DeviceKind::Cpu) {
     install_counting_allocator();
-    recycle_freed_pages();
+    return_freed_pages();
   }
   std::int64_t predicted_bytes = 0;
   try {

@@ -76,8 +76,13 @@ KnobSpace knob_space(const PlanRequest& request) {
 
 bool has_free_batch(const PlanRequest& request) { return !request.knobs.micro_batch && request.workload.global_batch == 0; }
 
-std::int64_t most_micro_batch(const PlanRequest& request) {
+std::int64_t most_micro_batch_of_a_plan(const PlanRequest& request) {
   return std::max<std::int64_t>(kMostTokensOfMicroStep / request.workload.seq_len, 1);
+}
+
+std::int64_t most_micro_batch(const PlanRequest& request) {
+  const std::int64_t most = most_micro_batch_of_a_plan(request);
+  return has_free_batch(request) ? std::min(most, kMostFreeMicroBatch) : most;
 }
 
 std::vector<BatchShape> shapes_with_micro_batch(const PlanRequest& request, std::int64_t micro_batch) {

@@ -40,7 +40,12 @@ struct BatchShape {
 // Limits that keep every count of bytes far inside 64 bits, and a step a thing of seconds to simulate.
 inline constexpr std::int64_t kMostTokensOfMicroStep = std::int64_t{1} << 30;
 inline constexpr std::int64_t kMostMicroSteps = 4096;
+// A free micro-batch is searched up to here: by then a kernel's launch is small beside its work, and every further micro-batch
+// costs the search a graph of its own. A larger one can be given.
+inline constexpr std::int64_t kMostFreeMicroBatch = 256;
 [[nodiscard]] std::int64_t most_micro_batch(const PlanRequest& request);
+// That a plan may have at all, searched or given.
+[[nodiscard]] std::int64_t most_micro_batch_of_a_plan(const PlanRequest& request);
 
 // With a free batch all shapes of one micro-batch; else all shapes, micro-batch ascending.
 [[nodiscard]] std::vector<BatchShape> shapes_with_micro_batch(const PlanRequest& request, std::int64_t micro_batch);

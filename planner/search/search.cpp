@@ -122,7 +122,12 @@ class Searcher {
   [[nodiscard]] double ceiling() {
     std::vector<BatchShape> shapes;
     if (has_free_batch(request_)) {
-      shapes = shapes_with_micro_batch(request_, *std::max_element(most_fitting_.begin(), most_fitting_.end()));
+      const std::int64_t most = *std::max_element(most_fitting_.begin(), most_fitting_.end());
+      shapes = shapes_with_micro_batch(request_, most);
+      // The search ended before memory did: any micro-batch that a plan can have bounds what lies beyond.
+      if (most == kMostFreeMicroBatch) {
+        for (BatchShape& shape : shapes) shape.micro_batch = most_micro_batch_of_a_plan(request_);
+      }
     } else {
       shapes = batch_shapes(request_);
     }

@@ -1,4 +1,5 @@
 #include "executor/delayed_init.h"
+#include "executor/counting_allocator.h"
 
 #include <ATen/ops/empty.h>
 #include <c10/core/InferenceMode.h>
@@ -137,6 +138,7 @@ TEST_F(LoadTest, AnonymousMemoryOfRankOneGrowsByItsStretchAndTwoPieces) {
   write(choice.model);
   const auto texts = run_on_ranks(2, [&](RankWorld& world) {
     const c10::InferenceMode no_autograd;  // as the interpreter calls
+    return_freed_pages();                  // as a rank does before it loads
     const Plan plan = plan_of(choice);
     const Lowered lowered = lower(plan);
     RankState state = make_rank_state(plan, lowered, at::kCPU, world.rank());
