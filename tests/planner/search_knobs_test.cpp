@@ -88,5 +88,18 @@ TEST(KnobSpace, MeshAndBatchMultiplyToWhatIsAsked) {
   EXPECT_EQ(batch_shapes(request), expected);
 }
 
+// However much fits: thousands of micro-batches of a tiny model on a large device would each cost the search a graph.
+TEST(KnobSpace, AFreeMicroBatchIsSearchedUpTo256AndAnyCanBeGiven) {
+  PlanRequest request;
+  request.workload.seq_len = 16;
+  EXPECT_EQ(most_micro_batch(request), kMostFreeMicroBatch);
+  EXPECT_TRUE(shapes_with_micro_batch(request, kMostFreeMicroBatch + 1).empty());
+  request.knobs.micro_batch = kMostFreeMicroBatch + 1;
+  EXPECT_EQ(shapes_with_micro_batch(request, kMostFreeMicroBatch + 1).size(), 1u);
+  request.knobs.micro_batch.reset();
+  request.workload.seq_len = kMostTokensOfMicroStep / 2;
+  EXPECT_EQ(most_micro_batch(request), 2);
+}
+
 }  // namespace
 }  // namespace shardplan
