@@ -14,6 +14,7 @@
 #include "planner/graph/passes/prune.h"
 #include "planner/graph/saved_values.h"
 #include "planner/graph/segments.h"
+#include "planner/graph/stock_kernels.h"
 
 namespace shardplan {
 namespace {
@@ -71,32 +72,13 @@ void mark_trainable(const Setup& setup, ParameterTable& table) {
   }
 }
 
-// scaled_dot_product_attention's choice on CUDA with its default order, as transformers calls it for one block.
-Kernels stock_kernels(const Setup& setup) {
-  Kernels kernels;
-  kernels.loss = LossForm::ShiftInLoss;
-  kernels.padding_mask = setup.has_padding_mask;
-  if (setup.is_eager) {
-    kernels.attention = AttentionKernel::Eager;
-    kernels.grouped_attention = false;
-    return kernels;
-  }
-  const ModelSpec& model = setup.model;
-  const std::int64_t window = model.sliding_window[static_cast<std::size_t>(setup.block)];
-  const bool has_mask = setup.has_padding_mask || (window > 0 && window <= setup.seq_len);
-  const bool is_16_bit = setup.dtype != DType::F32;
-  const bool is_grouped = model.num_heads != model.num_kv_heads;
-  const bool repeats_first = has_mask || model.head_dim > 256;
-  kernels.mask_per_layer = true;
-  kernels.grouped_attention = is_grouped && !repeats_first;
-  if (is_16_bit && !has_mask && model.head_dim <= 256) {
-    kernels.attention = AttentionKernel::CudaFlash;
-  } else if ((!is_grouped || repeats_first) && model.head_dim % (is_16_bit ? 8 : 4) == 0) {
-    kernels.attention = AttentionKernel::CudaEfficient;
-  } else {
-    kernels.attention = AttentionKernel::Math;
-  }
-  return kernels;
+// The choice for the layer that is examined: its window alone says whether it has a mask.
+Kernels kernels_of(const Setup& setup) {
+  ModelSpec model = setup.model;
+  model.sliding_window = {setup.model.sliding_window[static_cast<std::size_t>(setup.block)]};
+  return stock_kernels(
+      model,
+      {.compute = setup.dtype, .is_eager = setup.is_eager, .has_padding_mask = setup.has_padding_mask, .seq_len = setup.seq_len});
 }
 
 Part part_of(const Setup& setup) {
@@ -105,7 +87,7 @@ Part part_of(const Setup& setup) {
                        .micro_batch = setup.micro_batch,
                        .seq_len = setup.seq_len,
                        .compute = setup.dtype,
-                       .kernels = stock_kernels(setup)};
+                       .kernels = kernels_of(setup)};
   mark_trainable(setup, request.table);
   OpGraph forward = build_forward(request);
   const Segments segments = find_segments(forward);
